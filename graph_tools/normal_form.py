@@ -1,0 +1,121 @@
+"""What a match is made of: immutable facts about one attention site, with no reference to how they were found.
+
+    S = softcap(scale * Q K^T) ; terms in order (bias adds, mask replaces) ; P = softmax(S) ; O = P V
+
+A :class:`Site` is one Softmax (or its spelled-out equivalent, or a fused attention op) of the model. It carries either
+an :class:`AttentionForm` (fusable) or a :class:`Refusal` (and why not).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Dim = int | str | None
+"""A dimension: known, symbolic, or unknown."""
+
+
+@dataclass(frozen=True)
+class TensorRef:
+    """A tensor of the graph: its name, and what is known of its type and shape."""
+
+    name: str
+    elem_type: int
+    """``onnx.TensorProto.DataType``; 0 where unknown."""
+    shape: tuple[Dim, ...] | None
+    """``None`` where not even the rank is known."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Query, key or value: a tensor of the user's graph, and what each of its axes is.
+
+    ``axes`` has one letter an axis: ``B`` batch, ``N`` heads, ``S`` sequence, ``H`` head size. ``"BNSH"`` is the
+    usual 4-D layout, ``"BSNH"`` one before the head transpose, ``"BNHS"`` a key that is already transposed. ``"BSH"``
+    with ``num_heads > 1`` is the 3-D layout whose last axis is N*H; with ``num_heads == 1`` it is a batched product
+    without heads. More letters ``B`` in a row mean several batch axes that have to be flattened (``"BBNSH"``).
+    """
+
+    tensor: TensorRef
+    axes: str
+    num_heads: int
+    """0 where it can only be read from the shape at run time."""
+    head_size: int
+    """0 where unknown."""
+
+
+@dataclass(frozen=True)
+class ScoreTerm:
+    """One thing done to the score, in the order in which the model does it."""
+
+    kind: Literal["bias", "mask"]
+    """bias: ``+ coeff * tensor``; mask: ``where(tensor, score, fill)``."""
+    tensor: TensorRef
+    coeff: float = 1.0
+    """Product of the scales met between this term and the softmax."""
+    fill: float | None = None
+    """mask only: what a False leaves, already multiplied by the scales outside the term."""
+    inverted: bool = False
+    """mask only: the tensor says True where the score is *replaced*."""
+
+
+@dataclass(frozen=True)
+class Peel:
+    """One rule that applied: provenance for the report, and what the site may leave unused."""
+
+    rule: str
+    node: str
+    fact: str
+    """The algebra, filled in: ``scale *= 0.125``."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a site stays as it is. A result, not an error."""
+
+    rule: str
+    node: str
+    reason: str
+    hint: str = ""
+    """What the user could change at export, where there is something."""
+
+
+@dataclass(frozen=True)
+class AttentionForm:
+    """A whole attention, as mathematics over tensors of the user's graph."""
+
+    query: Operand
+    key: Operand
+    value: Operand
+    scale: float
+    softcap: float = 0.0
+    terms: tuple[ScoreTerm, ...] = ()
+    is_causal: bool = False
+    causal_alignment: Literal["top_left", "bottom_right"] = "top_left"
+    window_left: int = -1
+    window_right: int = -1
+    key_lengths: TensorRef | None = None
+    block_mask: TensorRef | None = None
+    block_size: int = 128
+    sinks: TensorRef | None = None
+    guard: Literal["none", "nan_to_zero", "masked_row_to_zero"] = "none"
+    kv_num_heads: int = 0
+    """0: as many as query heads."""
+    output: TensorRef = field(default_factory=lambda: TensorRef("", 0, None))
+    output_axes: str = "BNSH"
+    """Axes of ``output`` as the model wants it, in the letters of :class:`Operand`."""
+    peels: tuple[Peel, ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention in the model, fusable or not."""
+
+    name: str
+    """Stable from run to run: the anchor node's name, or its output's where it has none."""
+    graph: str
+    """"" for the main graph; otherwise a path such as ``"If_3/then_branch"`` or ``"function domain::Name"``."""
+    anchor: str
+    """Name of the tensor that holds the probabilities (or the output of a fused attention op)."""
+    form: AttentionForm | None
+    refusal: Refusal | None
