@@ -1,0 +1,49 @@
+"""One fused attention operator for ONNX models, and the tool that puts it into them.
+
+::
+
+    result = ortflash.rewrite("model.onnx", output="model.flash.onnx")
+    session = ortflash.InferenceSession("model.flash.onnx")
+    outputs = session.run(None, inputs)
+
+Names are imported when they are first used, so that ``import ortflash`` stays cheap and asks for no extra.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import RewriteResult, rewrite
+    from .errors import OrtflashError
+    from .library import get_library_path
+    from .session import InferenceSession, register
+
+__version__ = version("ortflash")
+
+_HOME = {
+    "InferenceSession": "session",
+    "OrtflashError": "errors",
+    "RewriteResult": "api",
+    "get_library_path": "library",
+    "register": "session",
+    "rewrite": "api",
+}
+"""Exported name -> the module that defines it."""
+
+__all__ = ["InferenceSession", "OrtflashError", "RewriteResult", "__version__", "get_library_path", "register", "rewrite"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what ``name`` names, once."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'ortflash' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
