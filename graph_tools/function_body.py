@@ -410,4 +410,4 @@ class _Body:
 
 
 def _string_tensor(text: str) -> TensorProto:
-    return onnx.helper.make_tensor("", TensorProto.STRING, [1], [text])
+    return TensorProto(data_type=TensorProto.STRING, dims=[1], string_data=[text.encode()])

@@ -1,0 +1,149 @@
+"""Model files whose weights may lie elsewhere: load without the weights, save without moving them.
+
+A tensor with external data names a file beside the model (``location``), an ``offset`` and a ``length``. Nothing here
+reads or writes those bytes; a model of any size loads and saves in the time and memory of its graph.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+
+from .errors import InvalidModelError
+from .scopes import all_scopes
+
+_PROTOBUF_LIMIT = 2**31 - 1
+
+
+def load_model(path: str | os.PathLike[str]) -> ModelProto:
+    """Read the graph of a model file; weights in other files stay where they are, and their paths are checked.
+
+    Raises InvalidModelError where the file is missing, isn't a model, or names weights outside its own folder.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidModelError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise InvalidModelError(f"Can't read {path}: {error.strerror}.") from None
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise InvalidModelError(f"{path} is not an ONNX model, or is cut short: its bytes don't parse.") from None
+    if not model.HasField("graph"):
+        raise InvalidModelError(f"{path} is not an ONNX model: it holds no graph.")
+    check_locations(model, path)
+    return model
+
+
+def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of the model whose bytes lie in another file."""
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            yield tensor
+
+
+def location_of(tensor: TensorProto) -> str:
+    """The file name that a tensor with external data gives, relative to the model's folder; "" where it has none."""
+    return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def check_locations(model: ModelProto, path: Path) -> None:
+    """Raise InvalidModelError where external data isn't inside the model's own folder."""
+    for tensor in external_tensors(model):
+        location = location_of(tensor)
+        parts = PurePosixPath(location).parts + PureWindowsPath(location).parts
+        absolute = PurePosixPath(location).is_absolute() or bool(PureWindowsPath(location).anchor)
+        if not location or absolute or ".." in parts:
+            raise InvalidModelError(
+                f"{path}: tensor {tensor.name!r} keeps its data in {location!r}, which is outside the model's folder; "
+                f"external data must lie beside the model."
+            )
+
+
+def save_model(
+    model: ModelProto, path: str | os.PathLike[str], *, data_folder: Path | None = None, copy_data: bool = False
+) -> None:
+    """Write a model beside its final place and rename it, so that a half-written file never stands there.
+
+    ``data_folder`` is where the external data lies. Data stays where it is: a ``path`` in another folder is refused,
+    unless ``copy_data`` asks to copy the data files beside it.
+    """
+    path = Path(path)
+    _check_folder(path)
+    locations = sorted({location_of(tensor) for tensor in external_tensors(model)})
+    elsewhere = bool(locations) and data_folder is not None and not _same_folder(data_folder, path.parent)
+    if elsewhere and not copy_data:
+        raise InvalidModelError(
+            f"The model's weights lie in {data_folder}, and {path} would be in another folder: write the output into "
+            f"{data_folder}, or ask for the data files to be copied (--copy-data)."
+        )
+    size = model.ByteSize()
+    if size > _PROTOBUF_LIMIT:
+        raise InvalidModelError(f"{path} would have {size} bytes, and one ONNX file can't have more than 2 GiB.")
+    if elsewhere and data_folder is not None:
+        for location in locations:
+            copy_file(data_folder / location, path.parent / location)
+    with _replacing(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file as it is, by way of a temporary name; nothing happens where both are the same file."""
+    if target.exists() and target.samefile(source):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _check_folder(target)
+    try:
+        with _replacing(target) as temporary:
+            shutil.copyfile(source, temporary)
+    except FileNotFoundError:
+        raise InvalidModelError(f"There is no file {source}, which holds weights of the model.") from None
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    for scope in all_scopes(model):
+        if isinstance(scope.container, GraphProto):
+            yield from scope.container.initializer
+            for sparse in scope.container.sparse_initializer:
+                yield from (sparse.values, sparse.indices)
+        for node in scope.container.node:
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    yield attribute.t
+                elif attribute.type == AttributeProto.TENSORS:
+                    yield from attribute.tensors
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise InvalidModelError(f"Can't write {path}: there is no folder {path.parent}.")
+    if path.is_dir():
+        raise InvalidModelError(f"Can't write {path}: it is a folder.")
+
+
+def _same_folder(left: Path, right: Path) -> bool:
+    return left.resolve() == right.resolve()
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes when it doesn't."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InvalidModelError(f"Can't write {path}: {error.strerror}.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
