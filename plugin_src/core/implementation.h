@@ -15,20 +15,20 @@ namespace ortflash {
 // What a call may require beyond softmax(scale * Q K^T) V with equal head counts and sizes; one bit each.
 // feature_name() in attention.cc has a word for each.
 enum Feature : uint32_t {
-  kFeatureFloat32 = 1u << 0,      // query, key, value and output in fp32
-  kFeatureFloat16 = 1u << 1,      // ... fp16
-  kFeatureBFloat16 = 1u << 2,     // ... bf16
-  kFeatureCausal = 1u << 3,       // is_causal, either alignment
-  kFeatureWindow = 1u << 4,       // window_left or window_right
-  kFeatureSoftcap = 1u << 5,      // softcap
-  kFeatureBias = 1u << 6,         // attn_bias in the query's type, any broadcast
-  kFeatureFloatBias = 1u << 7,    // attn_bias in fp32 where the query is fp16 or bf16
-  kFeatureMask = 1u << 8,         // attn_mask with mask_fill -inf, any broadcast
-  kFeatureFiniteFill = 1u << 9,   // attn_mask with a finite mask_fill
-  kFeatureKeyLengths = 1u << 10,  // key_lengths
-  kFeatureBlockMask = 1u << 11,   // block_mask, every block_size
-  kFeatureSinks = 1u << 12,       // sinks
-  kFeatureGroupedHeads = 1u << 13,  // num_heads != kv_num_heads
+  kFeatureFloat32 = 1u << 0,         // query, key, value and output in fp32
+  kFeatureFloat16 = 1u << 1,         // ... fp16
+  kFeatureBFloat16 = 1u << 2,        // ... bf16
+  kFeatureCausal = 1u << 3,          // is_causal, either alignment
+  kFeatureWindow = 1u << 4,          // window_left or window_right
+  kFeatureSoftcap = 1u << 5,         // softcap
+  kFeatureBias = 1u << 6,            // attn_bias in the query's type, any broadcast
+  kFeatureFloatBias = 1u << 7,       // attn_bias in fp32 where the query is fp16 or bf16
+  kFeatureMask = 1u << 8,            // attn_mask with mask_fill -inf, any broadcast
+  kFeatureFiniteFill = 1u << 9,      // attn_mask with a finite mask_fill
+  kFeatureKeyLengths = 1u << 10,     // key_lengths
+  kFeatureBlockMask = 1u << 11,      // block_mask, every block_size
+  kFeatureSinks = 1u << 12,          // sinks
+  kFeatureGroupedHeads = 1u << 13,   // num_heads != kv_num_heads
   kFeatureSplitHeadSize = 1u << 14,  // v_head_size != head_size
   kFeatureLse = 1u << 15,            // softmax_lse
   kFeaturePrecise = 1u << 16,        // fp32-accurate products on tensor cores; never required on the CPU
@@ -80,5 +80,7 @@ uint32_t required_features(const AttentionParams& params, Device device);
 Status supports(const AttentionParams& params, Device device, const char* implementation);
 size_t workspace_size(const AttentionParams& params, const Execution& execution, const char* implementation);
 Status forward(const AttentionParams& params, const Execution& execution, const char* implementation);
+Status describe(const AttentionParams& params, const Execution& execution, const char* implementation, char* name,
+                size_t capacity);
 
 }  // namespace ortflash

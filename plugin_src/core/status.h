@@ -11,8 +11,7 @@ namespace ortflash {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-inline Status
-make_status(StatusCode code, const char* format, ...) {
+inline Status make_status(StatusCode code, const char* format, ...) {
   Status status;
   status.code = code;
   va_list arguments;

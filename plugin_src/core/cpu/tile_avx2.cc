@@ -1,0 +1,10 @@
+// The CPU kernel for AVX2, FMA and F16C; compiled with -mavx2 -mfma -mf16c.
+#include "vec_avx2.h"
+// The vector type has to be known first.
+#include "tile_attention.h"
+
+namespace ortflash::cpu {
+
+TileKernel avx2_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item}; }
+
+}  // namespace ortflash::cpu

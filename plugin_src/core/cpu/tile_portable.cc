@@ -1,0 +1,10 @@
+// The CPU kernel in plain C++; compiled with no flags of its own.
+#include "vec_portable.h"
+// The vector type has to be known first.
+#include "tile_attention.h"
+
+namespace ortflash::cpu {
+
+TileKernel portable_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item}; }
+
+}  // namespace ortflash::cpu

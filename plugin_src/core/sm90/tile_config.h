@@ -1,0 +1,51 @@
+// What a tile is made of, and which tile a call gets. Every row says why.
+#pragma once
+
+#include <cstdint>
+
+namespace ortflash::sm90 {
+
+// Shared memory that one block may use (bytes), and the columns of one 128-byte-swizzled panel of 16-bit elements.
+constexpr int kSharedMemoryLimit = 232448;
+constexpr int kPanel = 64;
+
+// Rows of one warpgroup: the M of wgmma.
+constexpr int kWarpgroupRows = 64;
+
+// HEAD      D and E, padded up: 64, 128, 192 or 256
+// BLOCK_KV  keys a step
+// WARPGROUPS  consumer warpgroups, 64 query rows each; one more warpgroup loads
+// TERMS     whether softcap, attn_bias, attn_mask and block_mask are compiled in
+// LAZY      whether the accumulator is rescaled only when a row's maximum grew by more than 2^8
+template <class Element_, int HEAD_, int BLOCK_KV_, int WARPGROUPS_, bool TERMS_, bool LAZY_>
+struct Tile {
+  using Element = Element_;
+  static constexpr int HEAD = HEAD_;
+  static constexpr int BLOCK_KV = BLOCK_KV_;
+  static constexpr int WARPGROUPS = WARPGROUPS_;
+  static constexpr bool TERMS = TERMS_;
+  static constexpr bool LAZY = LAZY_;
+
+  static constexpr int BLOCK_Q = kWarpgroupRows * WARPGROUPS;
+  static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+  static constexpr int PANELS = HEAD / kPanel;
+  static constexpr int KV_STAGES = 2;
+
+  static constexpr int Q_BYTES = kWarpgroupRows * HEAD * 2;  // of one warpgroup
+  static constexpr int KV_BYTES = BLOCK_KV * HEAD * 2;       // of one stage of K, or of V
+  static constexpr int BIAS_BYTES = kWarpgroupRows * BLOCK_KV * 2;
+  static constexpr int MASK_BYTES = kWarpgroupRows * BLOCK_KV;
+
+  // A second slot for Q (and for the tiles of bias and mask) where it fits: 3 KB stay for barriers and alignment.
+  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - 2 * KV_STAGES * KV_BYTES;
+  static constexpr int TERM_BYTES = TERMS ? WARPGROUPS * (BIAS_BYTES + MASK_BYTES) : 0;
+  static constexpr int TERM_STAGES = FREE_BYTES >= WARPGROUPS * Q_BYTES + 2 * TERM_BYTES ? 2 : 1;
+  static constexpr int Q_STAGES = FREE_BYTES >= 2 * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES ? 2 : 1;
+  static_assert(FREE_BYTES >= Q_STAGES * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES, "the tile does not fit");
+
+  // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
+  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : TERMS ? 40 : 24;
+  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : TERMS ? 232 : 240;
+};
+
+}  // namespace ortflash::sm90
