@@ -4,27 +4,24 @@ function(ortflash_warnings target)
                                            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${ORTFLASH_WERROR}>>:-Werror>)
 endfunction()
 
-# ortflash_module(<target> EXPORTS <symbol>... SOURCES <file>...): a shared library that other programs load with
-# dlopen, made of SOURCES and the core's objects.
+# ortflash_loadable(<target> EXPORTS <symbol>...): links and installs a shared library that other programs load with
+# dlopen; its core objects are part of it.
 #
 # - Only EXPORTS can be seen from outside (a linker map): two libraries in one process never meet.
 # - libstdc++ and libgcc are linked statically: nothing of C++ crosses the border, and so a wheel that was built with a
 #   new compiler runs beside an old libstdc++. The C library alone is left as a floor.
 # - cudart is linked statically and finds the driver at run time: the library loads on machines without a GPU.
 # - Everything that it needs is there when it is linked, not when a user loads it (--no-undefined).
-function(ortflash_module target)
-  cmake_parse_arguments(arg "" "" "EXPORTS;SOURCES" ${ARGN})
-  add_library(${target} SHARED ${arg_SOURCES})
-  ortflash_warnings(${target})
-  target_link_libraries(${target} PRIVATE ortflash_core Threads::Threads)
+function(ortflash_loadable target)
+  cmake_parse_arguments(arg "" "" "EXPORTS" ${ARGN})
+  target_link_libraries(${target} PRIVATE Threads::Threads)
   if(ORTFLASH_WITH_CUDA)
     target_link_libraries(${target} PRIVATE CUDA::cudart_static)
   endif()
 
   list(JOIN arg_EXPORTS "; " exports)
   set(map ${CMAKE_CURRENT_BINARY_DIR}/${target}.map)
-  file(WRITE ${map}.in "{ global: ${exports}; local: *; };\n")
-  configure_file(${map}.in ${map} COPYONLY)
+  file(CONFIGURE OUTPUT ${map} CONTENT "{ global: @exports@; local: *; };\n" @ONLY)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX LINK_DEPENDS ${map})
   target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:--no-undefined LINKER:--exclude-libs,ALL
                                         LINKER:--gc-sections -static-libstdc++ -static-libgcc)
