@@ -1,0 +1,509 @@
+"""The attention core called directly, without ONNX Runtime or TensorRT, through ctypes.
+
+For tests, benchmarks and ``ortflash doctor``. NumPy arrays go in and come out on the CPU (:func:`attention`); on CUDA
+the caller owns the memory and passes :class:`TensorView` objects (:meth:`CoreLibrary.forward`).
+
+The structs mirror ``plugin_src/core/c_api.h``; each carries its own size, so a stale library refuses the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import OrtflashError
+
+Array = NDArray[Any]
+Device = Literal["cpu", "cuda"]
+
+LIBRARY_NAME = "libortflash_core.so"
+LIBRARY_DIR_VARIABLE = "ORTFLASH_LIBRARY_DIR"
+
+_DEVICES: dict[str, int] = {"cpu": 0, "cuda": 1}
+_DTYPES: dict[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
+_ALIGNMENTS: dict[str, int] = {"top_left": 0, "bottom_right": 1}
+_WORKSPACE_ALIGNMENT = 256
+
+
+class CoreError(OrtflashError):
+    """The core refused a call or could not be loaded; the message is its sentence."""
+
+
+class CoreUnsupportedError(CoreError):
+    """The call is valid, but no implementation on this machine takes it."""
+
+
+# ------------------------------------------------------------------------------------------------------ C structs
+_Strides = ctypes.c_int64 * 4
+_Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _Body, ctypes.c_void_p)
+
+
+class Params(ctypes.Structure):
+    """``OrtflashParams`` of c_api.h; made by :func:`make_params`."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        ("dtype", ctypes.c_int32),
+        ("bias_dtype", ctypes.c_int32),
+        ("is_causal", ctypes.c_int32),
+        ("causal_alignment", ctypes.c_int32),
+        ("precise", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("mask_fill", ctypes.c_float),
+        ("batch", ctypes.c_int64),
+        ("num_heads", ctypes.c_int64),
+        ("kv_num_heads", ctypes.c_int64),
+        ("q_len", ctypes.c_int64),
+        ("kv_len", ctypes.c_int64),
+        ("head_size", ctypes.c_int64),
+        ("v_head_size", ctypes.c_int64),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("block_size", ctypes.c_int64),
+        ("query", ctypes.c_void_p),
+        ("key", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("softmax_lse", ctypes.c_void_p),
+        ("attn_bias", ctypes.c_void_p),
+        ("attn_mask", ctypes.c_void_p),
+        ("key_lengths", ctypes.c_void_p),
+        ("block_mask", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
+        ("query_strides", _Strides),
+        ("key_strides", _Strides),
+        ("value_strides", _Strides),
+        ("output_strides", _Strides),
+        ("bias_strides", _Strides),
+        ("mask_strides", _Strides),
+        ("block_mask_strides", _Strides),
+        ("key_lengths_stride", ctypes.c_int64),
+        ("sinks_stride", ctypes.c_int64),
+    )
+
+
+class _Execution(ctypes.Structure):
+    """``OrtflashExecution`` of c_api.h."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        ("device", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("pool", ctypes.c_void_p),
+        ("run", _Run),
+        ("threads", ctypes.c_int64),
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- tensors
+@dataclass(frozen=True)
+class TensorView:
+    """A tensor in somebody's memory: address, element type, shape, and strides in elements."""
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of_array(cls, array: Array) -> TensorView:
+        """View a NumPy array, which the caller keeps alive."""
+        strides = tuple(stride // array.itemsize for stride in array.strides)
+        return cls(array.ctypes.data, array.dtype.name, array.shape, strides)
+
+    @classmethod
+    def contiguous(cls, pointer: int, dtype: str, shape: tuple[int, ...]) -> TensorView:
+        """View row-major memory."""
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(pointer, dtype, shape, strides)
+
+
+def make_params(
+    tensors: Mapping[str, TensorView],
+    *,
+    num_heads: int = 0,
+    kv_num_heads: int = 0,
+    scale: float = 0.0,
+    is_causal: int = 0,
+    causal_alignment: str = "top_left",
+    window_left: int = -1,
+    window_right: int = -1,
+    softcap: float = 0.0,
+    mask_fill: float = -math.inf,
+    block_size: int = 128,
+    precise: bool = False,
+) -> Params:
+    """Translate views and the operator's attributes to the C struct.
+
+    Args:
+        tensors: ``query``, ``key``, ``value``, ``output`` in 4-D (B,N,S,D) or 3-D (B,S,N*D) layout, and any of
+            ``attn_bias``, ``attn_mask``, ``key_lengths``, ``block_mask``, ``sinks``, ``softmax_lse``.
+        num_heads: Query heads; needed for 3-D tensors.
+        kv_num_heads: Key/value heads; needed for 3-D tensors.
+        scale: Factor on query @ key^T; 0 = 1/sqrt(D).
+        is_causal: 1 for the causal diagonal.
+        causal_alignment: ``top_left`` or ``bottom_right``.
+        window_left: Keys before the diagonal; -1 = unbounded.
+        window_right: Keys after the diagonal; -1 = unbounded.
+        softcap: 0 = off.
+        mask_fill: The score that a False in ``attn_mask`` leaves.
+        block_size: Rows and columns of one element of ``block_mask``.
+        precise: fp32-accurate products on tensor cores instead of TF32.
+
+    Raises:
+        CoreError: Shapes or types that don't belong together, with the input's name and both shapes.
+    """
+    query = _as_heads("query", tensors["query"], num_heads)
+    key = _as_heads("key", tensors["key"], kv_num_heads)
+    value = _as_heads("value", tensors["value"], kv_num_heads)
+    output = _as_heads("output", tensors["output"], num_heads)
+    batch, heads, q_len, head_size = query.shape
+    kv_heads, kv_len = key.shape[1:3]
+    v_head_size = value.shape[3]
+    for name, view, shape in (
+        ("key", key, (batch, kv_heads, kv_len, head_size)),
+        ("value", value, (batch, kv_heads, kv_len, v_head_size)),
+        ("output", output, (batch, heads, q_len, v_head_size)),
+    ):
+        if view.shape != shape or view.dtype != query.dtype:
+            raise CoreError(
+                f"{name} is {view.dtype} {list(view.shape)} (B,heads,rows,size); beside query {query.dtype} "
+                f"{list(query.shape)} it must be {query.dtype} {list(shape)}."
+            )
+    if query.dtype not in _DTYPES:
+        raise CoreError(f"query is {query.dtype}; it must be one of {', '.join(_DTYPES)}.")
+
+    params = Params(
+        struct_bytes=ctypes.sizeof(Params),
+        dtype=_DTYPES[query.dtype],
+        is_causal=int(is_causal),
+        causal_alignment=_ALIGNMENTS[causal_alignment],
+        precise=int(precise),
+        scale=scale,
+        softcap=softcap,
+        mask_fill=mask_fill,
+        batch=batch,
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_size=head_size,
+        v_head_size=v_head_size,
+        window_left=window_left,
+        window_right=window_right,
+        block_size=block_size,
+        query=query.pointer,
+        key=key.pointer,
+        value=value.pointer,
+        output=output.pointer,
+        query_strides=_Strides(*query.strides),
+        key_strides=_Strides(*key.strides),
+        value_strides=_Strides(*value.strides),
+        output_strides=_Strides(*output.strides),
+    )
+    full = (batch, heads, q_len, kv_len)
+    if (bias := tensors.get("attn_bias")) is not None:
+        if bias.dtype not in (query.dtype, "float32"):
+            raise CoreError(f"attn_bias is {bias.dtype}; it must be {query.dtype} or float32.")
+        params.attn_bias, params.bias_dtype = bias.pointer, _DTYPES[bias.dtype]
+        params.bias_strides = _broadcast("attn_bias", bias, full)
+    if (mask := tensors.get("attn_mask")) is not None:
+        params.attn_mask = _checked("attn_mask", mask, "bool").pointer
+        params.mask_strides = _broadcast("attn_mask", mask, full)
+    if (blocks := tensors.get("block_mask")) is not None:
+        params.block_mask = _checked("block_mask", blocks, "bool").pointer
+        shape = (batch, heads, -(-q_len // block_size), -(-kv_len // block_size))
+        params.block_mask_strides = _broadcast("block_mask", blocks, shape)
+    if (lengths := tensors.get("key_lengths")) is not None:
+        params.key_lengths = _checked("key_lengths", lengths, "int32").pointer
+        params.key_lengths_stride = _vector_stride("key_lengths", lengths, batch)
+    if (sinks := tensors.get("sinks")) is not None:
+        params.sinks = _checked("sinks", sinks, "float32").pointer
+        params.sinks_stride = _vector_stride("sinks", sinks, heads)
+    if (lse := tensors.get("softmax_lse")) is not None:
+        expected = TensorView.contiguous(lse.pointer, "float32", (batch, heads, q_len))
+        if lse.dtype != expected.dtype or lse.shape != expected.shape or lse.strides != expected.strides:
+            raise CoreError(f"softmax_lse is {lse.dtype} {list(lse.shape)}; it must be contiguous float32 "
+                            f"{list(expected.shape)}.")  # fmt: skip
+        params.softmax_lse = lse.pointer
+    return params
+
+
+def _as_heads(name: str, view: TensorView, heads: int) -> TensorView:
+    """(B,rows,heads*size) or (B,heads,rows,size) -> (B,heads,rows,size)."""
+    if len(view.shape) == 4:
+        if heads not in (0, view.shape[1]):
+            raise CoreError(f"{name} {list(view.shape)} has {view.shape[1]} heads, but the attribute says {heads}.")
+        return view
+    if len(view.shape) != 3:
+        raise CoreError(f"{name} {list(view.shape)} has {len(view.shape)} axes; it must have 3 or 4.")
+    if heads <= 0 or view.shape[2] % heads != 0:
+        raise CoreError(f"{name} {list(view.shape)} cannot be split into {heads} heads along its last axis.")
+    size = view.shape[2] // heads
+    batch_stride, row_stride, column_stride = view.strides
+    shape = (view.shape[0], heads, view.shape[1], size)
+    return TensorView(view.pointer, view.dtype, shape, (batch_stride, size * column_stride, row_stride, column_stride))
+
+
+def _broadcast(name: str, view: TensorView, shape: tuple[int, int, int, int]) -> Any:
+    """Strides with which ``view`` reads as ``shape``: 0 along the axes it broadcasts."""
+    if len(view.shape) > 4:
+        raise CoreError(f"{name} {list(view.shape)} has more than 4 axes.")
+    lead = 4 - len(view.shape)
+    own = (1,) * lead + view.shape
+    strides = (0,) * lead + view.strides
+    if any(size not in (1, target) for size, target in zip(own, shape, strict=True)):
+        raise CoreError(f"{name} {list(view.shape)} does not broadcast to {list(shape)}.")
+    return _Strides(*(0 if size == 1 else stride for size, stride in zip(own, strides, strict=True)))
+
+
+def _checked(name: str, view: TensorView, dtype: str) -> TensorView:
+    if view.dtype != dtype:
+        raise CoreError(f"{name} is {view.dtype}; it must be {dtype}.")
+    return view
+
+
+def _vector_stride(name: str, view: TensorView, size: int) -> int:
+    if view.shape not in ((size,), (1,)):
+        raise CoreError(f"{name} {list(view.shape)} must be [{size}] or [1].")
+    return 0 if view.shape == (1,) else view.strides[0]
+
+
+# -------------------------------------------------------------------------------------------------------- library
+class CoreLibrary:
+    """A loaded ``libortflash_core.so``. Safe from many threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the library.
+
+        Raises:
+            CoreError: It can't be loaded; the message has the loader's reason.
+        """
+        self.path = path
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CoreError(f"{path} can't be loaded: {error}.") from error
+        params, execution = ctypes.POINTER(Params), ctypes.POINTER(_Execution)
+        name, text, capacity = ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
+        self._library.ortflash_supports.argtypes = [params, ctypes.c_int32, name, text, capacity]
+        self._library.ortflash_forward.argtypes = [params, execution, name, text, capacity]
+        self._library.ortflash_describe.argtypes = [params, execution, name, text, capacity]
+        self._library.ortflash_workspace_size.argtypes = [params, execution, ctypes.c_char_p]
+        self._library.ortflash_workspace_size.restype = ctypes.c_size_t
+        self._library.ortflash_implementations.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t]
+        self._library.ortflash_implementations.restype = None
+        self._library.ortflash_build_info.argtypes = []
+        self._library.ortflash_build_info.restype = ctypes.c_char_p
+
+    def build_info(self) -> dict[str, str]:
+        """What the library was built as: ``compiler``, ``cpu`` and ``cuda`` (architectures, or ``none``)."""
+        info: bytes = self._library.ortflash_build_info()
+        return dict(pair.split("=", 1) for pair in info.decode().split("; "))
+
+    def implementations(self, device: Device = "cpu") -> list[str]:
+        """Names of the implementations that this machine can run, the preferred one first."""
+        names = ctypes.create_string_buffer(1024)
+        self._library.ortflash_implementations(_DEVICES[device], names, len(names))
+        return [name for name in names.value.decode().split(",") if name]
+
+    def supports(self, params: Params, device: Device = "cpu", implementation: str = "") -> None:
+        """Return where the call is taken.
+
+        Raises:
+            CoreUnsupportedError: It isn't; the message says what is missing.
+            CoreError: The call is invalid.
+        """
+        message = ctypes.create_string_buffer(512)
+        code = self._library.ortflash_supports(params, _DEVICES[device], implementation.encode(), message, len(message))
+        _raise_unless_ok(code, message)
+
+    def describe(self, params: Params, device: Device = "cpu", implementation: str = "") -> str:
+        """Name of the implementation, and its tile, that would run."""
+        message = ctypes.create_string_buffer(512)
+        code = self._library.ortflash_describe(
+            params, _execution(device), implementation.encode(), message, len(message)
+        )
+        _raise_unless_ok(code, message)
+        return message.value.decode()
+
+    def workspace_size(
+        self, params: Params, device: Device = "cpu", *, threads: int = 1, implementation: str = ""
+    ) -> int:
+        """Bytes of workspace that :meth:`forward` wants."""
+        execution = _execution(device)
+        if threads > 1:
+            execution.threads, execution.run = threads, _Run(_run_in_this_thread)
+        return int(self._library.ortflash_workspace_size(params, execution, implementation.encode()))
+
+    def forward(
+        self,
+        params: Params,
+        device: Device = "cpu",
+        *,
+        workspace: int = 0,
+        stream: int = 0,
+        threads: int = 1,
+        implementation: str = "",
+    ) -> None:
+        """Run the call; on CUDA, enqueue it on ``stream``.
+
+        Args:
+            params: From :func:`make_params`; its tensors stay alive until the call (on CUDA: the stream) is done.
+            device: Where the tensors are.
+            workspace: Address of :meth:`workspace_size` bytes on the device, aligned to 256.
+            stream: A ``cudaStream_t`` as a number.
+            threads: CPU only: how many threads of a pool work on the call.
+            implementation: One of :meth:`implementations`, or "" for the preferred one.
+
+        Raises:
+            CoreError: The call was refused or failed.
+        """
+        message = ctypes.create_string_buffer(512)
+        execution = _execution(device, workspace=workspace, stream=stream)
+        name = implementation.encode()
+        if threads <= 1:
+            code = self._library.ortflash_forward(params, execution, name, message, len(message))
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+
+                def run(_pool: int, count: int, body: Any, argument: int) -> None:
+                    for done in [pool.submit(body, argument, index) for index in range(count)]:
+                        done.result()
+
+                execution.threads, execution.run = threads, _Run(run)
+                code = self._library.ortflash_forward(params, execution, name, message, len(message))
+        _raise_unless_ok(code, message)
+
+
+def _run_in_this_thread(_pool: int, count: int, body: Any, argument: int) -> None:
+    for index in range(count):
+        body(argument, index)
+
+
+def _execution(device: Device, *, workspace: int = 0, stream: int = 0) -> _Execution:
+    return _Execution(
+        struct_bytes=ctypes.sizeof(_Execution),
+        device=_DEVICES[device],
+        workspace=workspace or None,
+        stream=stream or None,
+        threads=1,
+    )
+
+
+def _raise_unless_ok(code: int, message: ctypes.Array[ctypes.c_char]) -> None:
+    if code != 0:
+        raise (CoreUnsupportedError if code == 2 else CoreError)(f"{message.value.decode()}.")
+
+
+def library_path() -> Path:
+    """Where ``libortflash_core.so`` is.
+
+    Looks into the folder that ``ORTFLASH_LIBRARY_DIR`` names, if it is set, and otherwise into ``lib/`` beside this
+    file, where a wheel and an editable install have it.
+
+    Raises:
+        CoreError: It is not there; the message says what to do.
+    """
+    override = os.environ.get(LIBRARY_DIR_VARIABLE)
+    folder = Path(override) if override else Path(__file__).parent / "lib"
+    path = folder / LIBRARY_NAME
+    if not path.is_file():
+        raise CoreError(
+            f"{LIBRARY_NAME} is not in {folder}; install ortflash (pip install .) or set {LIBRARY_DIR_VARIABLE} to the "
+            "folder of a build."
+        )
+    return path
+
+
+@functools.cache
+def library() -> CoreLibrary:
+    """The library at :func:`library_path`, loaded once."""
+    return CoreLibrary(library_path())
+
+
+# ---------------------------------------------------------------------------------------------------------- NumPy
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None = None,
+    attn_mask: Array | None = None,
+    key_lengths: Array | None = None,
+    block_mask: Array | None = None,
+    sinks: Array | None = None,
+    *,
+    return_lse: int = 0,
+    out: Array | None = None,
+    threads: int = 1,
+    implementation: str = "",
+    **attributes: Any,
+) -> tuple[Array, Array | None]:
+    """Compute the operator on the CPU; inputs and attributes as in flash_attention.toml.
+
+    Args:
+        query: float32, float16 or ml_dtypes.bfloat16, 4-D (B,N,S,D) or 3-D (B,S,N*D); any strides as long as the last
+            axis is contiguous, which holds for key and value too.
+        key: (B,M,T,D) or (B,T,M*D).
+        value: (B,M,T,E) or (B,T,M*E).
+        attn_bias: Broadcastable to (B,N,S,T), of query's type or float32.
+        attn_mask: Broadcastable to (B,N,S,T), bool.
+        key_lengths: (B,) or (1,), int32.
+        block_mask: Broadcastable to (B,N,ceil(S/block_size),ceil(T/block_size)), bool.
+        sinks: (N,) or (1,), float32.
+        return_lse: 1 to compute ``softmax_lse`` as well.
+        out: Where to write the output; of its shape and type, any strides. Default: a new array.
+        threads: How many threads work on the call.
+        implementation: One of ``library().implementations()``, or "" for the preferred one.
+        **attributes: The operator's other attributes (:func:`make_params`).
+
+    Returns:
+        The output, and softmax_lse (B,N,S) float32 or None.
+
+    Raises:
+        CoreError: The call is invalid or not supported.
+    """
+    given = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "attn_bias": attn_bias,
+        "attn_mask": attn_mask,
+        "key_lengths": key_lengths,
+        "block_mask": block_mask,
+        "sinks": sinks,
+    }
+    arrays = {name: array for name, array in given.items() if array is not None}
+    heads = query.shape[1] if query.ndim == 4 else int(attributes.get("num_heads", 0))
+    if out is None:
+        kv_heads = value.shape[1] if value.ndim == 4 else int(attributes.get("kv_num_heads", 0))
+        last = value.shape[-1] if query.ndim == 4 else heads * (value.shape[-1] // max(kv_heads, 1))
+        out = np.empty((*query.shape[:-1], last), query.dtype)
+    arrays["output"] = out
+    lse: Array | None = None
+    if return_lse:
+        lse = np.empty((query.shape[0], heads, query.shape[-2]), np.float32)
+        arrays["softmax_lse"] = lse
+    params = make_params({name: TensorView.of_array(array) for name, array in arrays.items()}, **attributes)
+
+    core = library()
+    core.supports(params, "cpu", implementation)
+    size = core.workspace_size(params, "cpu", threads=threads, implementation=implementation)
+    memory = np.empty(size + _WORKSPACE_ALIGNMENT, np.uint8)
+    aligned = -(-memory.ctypes.data // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    core.forward(params, "cpu", workspace=aligned, threads=threads, implementation=implementation)
+    return out, lse
