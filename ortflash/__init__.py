@@ -33,7 +33,15 @@ _HOME = {
 }
 """Exported name -> the module that defines it."""
 
-__all__ = ["InferenceSession", "OrtflashError", "RewriteResult", "__version__", "get_library_path", "register", "rewrite"]
+__all__ = [
+    "InferenceSession",
+    "OrtflashError",
+    "RewriteResult",
+    "__version__",
+    "get_library_path",
+    "register",
+    "rewrite",
+]
 
 
 def __getattr__(name: str) -> Any:

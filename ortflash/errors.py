@@ -17,7 +17,7 @@ from __future__ import annotations
 from .graph_tools.errors import GraphToolsError, InvalidModelError
 
 OrtflashError = GraphToolsError
-"""Base of everything that ortflash raises on purpose. Defined below it, in ``graph_tools``, which needs none of this."""
+"""Base of everything that ortflash raises on purpose; ``graph_tools``, which ortflash is built on, defines it."""
 
 
 class MissingExtraError(OrtflashError):
