@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-
 from ortflash.graph_tools.edits import FlashCall, SiteEdit
 from ortflash.graph_tools.normal_form import AttentionForm, Operand, ScoreTerm, Site, TensorRef
 
@@ -123,9 +122,8 @@ def feed_for(model: ModelProto, *, batch: int = 2, length: int = 7, seed: int = 
     for value in model.graph.input:
         tensor = value.type.tensor_type
         shape = [sizes.get(dim.dim_param, dim.dim_value) for dim in tensor.shape.dim]
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if dtype == bool:
+        if tensor.elem_type == TensorProto.BOOL:
             feed[value.name] = (rng.random(shape) < 0.6) | np.eye(shape[-2], shape[-1], dtype=bool)
         else:
-            feed[value.name] = (2 * rng.standard_normal(shape)).astype(dtype)
+            feed[value.name] = (2 * rng.standard_normal(shape)).astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     return feed

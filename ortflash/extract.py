@@ -1,0 +1,217 @@
+"""Cut a piece out of a model so that it can run alone, and turn it into float64.
+
+A piece reaches from given border tensors to some outputs. What else it needs is taken along: constants as they are,
+other tensors as inputs (:attr:`Piece.extra_inputs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+from .graph_tools.scopes import Scope, subgraphs
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_SHAPE_OPS = ("Shape", "Size")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The nodes between a border and some outputs, in the order of the graph."""
+
+    nodes: tuple[NodeProto, ...]
+    initializers: tuple[TensorProto, ...]
+    border: tuple[str, ...]
+    extra_inputs: tuple[str, ...]
+    """Tensors outside the border that the piece reads: inputs of the scope, and what only Shape looks at."""
+    outputs: tuple[str, ...]
+    opset_import: tuple[OperatorSetIdProto, ...]
+
+
+def cut(
+    model: ModelProto, scope: Scope, border: Iterable[str], outputs: Iterable[str], *, shapes: bool = True
+) -> Piece:
+    """The piece of ``scope``, and of the graphs around it, that computes ``outputs`` from ``border``.
+
+    With ``shapes`` the piece ends at Shape ops that look at something outside the border; without, it reaches back to
+    the inputs of the model, or of the function, Loop or Scan body.
+    """
+    border, outputs = tuple(dict.fromkeys(border)), tuple(dict.fromkeys(outputs))
+    levels = [scope]
+    while levels[0].parent is not None:
+        levels.insert(0, levels[0].parent)
+    producers: dict[str, tuple[int, NodeProto]] = {}
+    constants: dict[str, TensorProto] = {}
+    for level in levels:
+        for node in level.container.node:
+            entry = (len(producers), node)
+            producers.update({name: entry for name in node.output if name})
+        if isinstance(level.container, GraphProto):
+            constants.update({tensor.name: tensor for tensor in level.container.initializer})
+    is_outside = _Outside(producers, constants, border)
+    nodes: dict[int, NodeProto] = {}
+    used: dict[str, TensorProto] = {}
+    extra: list[str] = []
+    todo, seen = list(outputs), {*border, ""}
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in constants:
+            used[name] = constants[name]
+        elif name not in producers:
+            extra.append(name)
+        else:
+            index, node = producers[name]
+            nodes[index] = node
+            if shapes and node.op_type in _SHAPE_OPS and is_outside(node.input[0]):
+                if node.input[0] not in seen:
+                    seen.add(node.input[0])
+                    extra.append(node.input[0])
+            else:
+                todo += _reads(node)
+    root = scope.root.container
+    return Piece(
+        nodes=tuple(nodes[index] for index in sorted(nodes)),
+        initializers=tuple(used.values()),
+        border=border,
+        extra_inputs=tuple(extra),
+        outputs=outputs,
+        opset_import=tuple(root.opset_import if isinstance(root, FunctionProto) else model.opset_import),
+    )
+
+
+def standalone(
+    piece: Piece,
+    model: ModelProto,
+    feed: Mapping[str, npt.NDArray[np.generic]],
+    *,
+    folder: Path | None = None,
+) -> ModelProto:
+    """A model that runs the piece on ``feed``, which must hold its border and extra inputs.
+
+    ``folder`` is where the model's external data lies; what the piece needs of it is read.
+    """
+    graph = GraphProto(name="piece")
+    graph.node.extend(piece.nodes)
+    graph.initializer.extend(piece.initializers)
+    for tensor in graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder or Path()))
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+    for name in dict.fromkeys((*piece.border, *piece.extra_inputs)):
+        elem_type = onnx.helper.np_dtype_to_tensor_dtype(feed[name].dtype)
+        graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, feed[name].shape))
+    graph.output.extend(ValueInfoProto(name=name) for name in piece.outputs)
+    return ModelProto(
+        ir_version=model.ir_version,
+        opset_import=piece.opset_import,
+        functions=model.functions,
+        graph=graph,
+    )
+
+
+def in_float64(model: ModelProto) -> ModelProto:
+    """The same model with every float tensor, constant and cast widened to float64."""
+    wide = ModelProto()
+    wide.CopyFrom(model)
+    _widen_graph(wide.graph)
+    for function in wide.functions:
+        for node in function.node:
+            _widen_node(node)
+    return wide
+
+
+class _Outside:
+    """Whether a tensor depends on something that is neither constant nor on the border."""
+
+    def __init__(
+        self, producers: Mapping[str, tuple[int, NodeProto]], constants: Iterable[str], border: Iterable[str]
+    ) -> None:
+        self._producers = producers
+        self._known = dict.fromkeys([*constants, *border, ""], False)
+
+    def __call__(self, name: str) -> bool:
+        todo = [name]
+        while todo:
+            current = todo[-1]
+            entry = self._producers.get(current)
+            if current in self._known:
+                todo.pop()
+            elif entry is None:
+                self._known[current] = True
+            else:
+                reads = _reads(entry[1])
+                missing = [read for read in reads if read not in self._known]
+                if missing:
+                    todo += missing
+                else:
+                    self._known[current] = any(self._known[read] for read in reads)
+        return self._known[name]
+
+
+def _reads(node: NodeProto) -> list[str]:
+    """What a node reads, its bodies' captures included."""
+    reads = list(node.input)
+    for _, graph in subgraphs(node):
+        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        own |= {name for inner in graph.node for name in inner.output}
+        reads += [name for inner in graph.node for name in _reads(inner) if name not in own]
+        reads += [value.name for value in graph.output if value.name not in own]
+    return reads
+
+
+def _widen_graph(graph: GraphProto) -> None:
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in _FLOATS:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for node in graph.node:
+        _widen_node(node)
+
+
+def _widen_node(node: NodeProto) -> None:
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.i in _FLOATS:
+            attribute.i = TensorProto.DOUBLE
+        elif attribute.type == AttributeProto.TENSOR:
+            _widen_tensor(attribute.t)
+        elif node.op_type == "Constant" and attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
+            _float_to_tensor(attribute)
+    if node.op_type == "ConstantOfShape" and not node.attribute:
+        zero = onnx.helper.make_tensor("value", TensorProto.DOUBLE, [1], [0.0])
+        node.attribute.append(onnx.helper.make_attribute("value", zero))
+    for _, graph in subgraphs(node):
+        _widen_graph(graph)
+
+
+def _float_to_tensor(attribute: AttributeProto) -> None:
+    """``value_float`` and ``value_floats`` of a Constant become ``value``, a float64 tensor."""
+    if attribute.ref_attr_name:
+        return
+    value = attribute.f if attribute.type == AttributeProto.FLOAT else list(attribute.floats)
+    attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(np.array(value, np.float64))))
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in _FLOATS:
+        values = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))

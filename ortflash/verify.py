@@ -1,0 +1,394 @@
+"""Prove that a rewritten model computes what the original does, site by site and as a whole.
+
+At each site's border Q and K are drawn so that attention is peaked: a model with small random weights attends almost
+uniformly, and there a wrong scale or a lost softcap doesn't show. The original nodes are evaluated in float64 and in
+the model's own type, the fused ones in ONNX Runtime, and :mod:`.criterion` judges. Then whole models are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import FunctionProto, ModelProto, NodeProto
+
+from .criterion import Comparison, compare
+from .errors import OrtflashError
+from .extract import Piece, cut, in_float64, standalone
+from .graph_tools.edits import SiteEdit
+from .graph_tools.normal_form import Operand
+from .graph_tools.scopes import Scope, all_scopes
+from .inputs import Feed
+from .runner import Values, run_model
+
+PEAKED_DEVIATION = 3.0
+"""Standard deviation of the drawn scores: a row's largest weight is then usually well over a half."""
+
+WHOLE_MODEL_FLOOR = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Share of an output's largest value that whole models may differ by, whatever the measured noise."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SiteCheck:
+    """What came out at one site."""
+
+    site: str
+    comparisons: tuple[Comparison, ...]
+    failure: str = ""
+    """Why it couldn't be compared at all; "" where it could."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the fused op gives the original's numbers."""
+        return not self.failure and all(comparison.passed for comparison in self.comparisons)
+
+    @property
+    def worst(self) -> Comparison | None:
+        """The failed comparison, or the one closest to its bound."""
+        by_margin = sorted(self.comparisons, key=lambda c: c.error / c.bound if c.bound else c.error)
+        failed = [comparison for comparison in self.comparisons if not comparison.passed]
+        return failed[0] if failed else (by_margin[-1] if by_margin else None)
+
+    @property
+    def error(self) -> float:
+        """Largest absolute error of any comparison."""
+        return max((comparison.error for comparison in self.comparisons), default=0.0)
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong; "" where nothing is."""
+        if self.failure:
+            return f"Site {self.site!r} can't be compared: {self.failure}"
+        worst = self.worst
+        return "" if worst is None or worst.passed else f"Site {self.site!r}: the fused output {worst.problem}."
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """What came out at one output of the whole model."""
+
+    output: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that was compared."""
+
+    sites: tuple[SiteCheck, ...] = ()
+    outputs: tuple[OutputCheck, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader should know and isn't a failure: rows that are NaN in the original, for example."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every site and every output agrees."""
+        return all(site.passed for site in self.sites) and all(output.comparison.passed for output in self.outputs)
+
+    @property
+    def model_passed(self) -> bool:
+        """Whether every output of the whole model agrees."""
+        return all(output.comparison.passed for output in self.outputs)
+
+    @property
+    def largest_error(self) -> float:
+        """Over the outputs of the whole model."""
+        return max((output.comparison.error for output in self.outputs), default=0.0)
+
+
+@dataclass
+class Verifier:
+    """Holds rewritten models against one original, whose runs are done once.
+
+    ``original`` is never changed. ``folder`` is where its external data lies.
+    """
+
+    original: ModelProto
+    feeds: Sequence[Feed]
+    folder: Path | None = None
+    seed: int = 0
+    _scopes: dict[str, Scope] = field(init=False)
+    _outputs: list[str] = field(init=False)
+    _observed: list[Values] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._scopes = {scope.path: scope for scope in all_scopes(self.original)}
+        self._outputs = [value.name for value in self.original.graph.output]
+
+    def check_sites(
+        self, edits: Sequence[SiteEdit], rewritten: ModelProto, progress: Progress | None = None
+    ) -> list[SiteCheck]:
+        """Hold each edit's fused piece of ``rewritten`` against the original nodes."""
+        self._observe(edits)
+        scopes = {scope.path: scope for scope in all_scopes(rewritten)}
+        checks = []
+        for edit in edits:
+            try:
+                comparisons = self._check_site(edit, rewritten, scopes[edit.site.graph])
+                checks.append(SiteCheck(edit.site.name, tuple(comparisons)))
+            except OrtflashError as error:
+                checks.append(SiteCheck(edit.site.name, (), str(error)))
+            if progress:
+                progress(edit.site.name)
+        return checks
+
+    def check_model(self, rewritten: ModelProto) -> list[OutputCheck]:
+        """Hold every output of ``rewritten`` against the original's."""
+        self._observe(())
+        worst: dict[str, Comparison] = {}
+        for feed, observed in zip(self.feeds, self._observed, strict=True):
+            reordered = run_model(self.original, feed, self._outputs, folder=self.folder, optimise=False)
+            actual = run_model(rewritten, feed, self._outputs, folder=self.folder)
+            for name in self._outputs:
+                found = _compare_outputs(actual[name], reordered[name], observed[name])
+                if name not in worst or _margin(found) > _margin(worst[name]):
+                    worst[name] = found
+        return [OutputCheck(name, comparison) for name, comparison in worst.items()]
+
+    def _observe(self, edits: Iterable[SiteEdit]) -> None:
+        """Run the original once a feed; keep its outputs and what stands at the borders of the main graph's sites."""
+        wanted = set(self._outputs)
+        for edit in edits:
+            if edit.site.graph == "":
+                piece = cut(self.original, self._scopes[""], edit.border.values(), [edit.replaces])
+                wanted.update(piece.border, piece.extra_inputs)
+        inputs = {value.name for value in self.original.graph.input}
+        constants = {tensor.name for tensor in self.original.graph.initializer}
+        names = sorted(wanted - inputs - constants)
+        if self._observed and all(set(names) <= set(values) for values in self._observed):
+            return
+        probe = _with_outputs(self.original, names)
+        self._observed = [run_model(probe, feed, names, folder=self.folder) | dict(feed) for feed in self.feeds]
+
+    def _check_site(self, edit: SiteEdit, rewritten: ModelProto, scope: Scope) -> list[Comparison]:
+        original = cut(self.original, self._scopes[edit.site.graph], edit.border.values(), [edit.replaces])
+        fused = cut(rewritten, scope, edit.border.values(), [edit.replaces])
+        comparisons = []
+        for number in range(len(self.feeds)):
+            names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
+            values = self._values(edit, names, number)
+            for terms in ("observed", "drawn"):
+                drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn")
+                if drawn is None:
+                    continue
+                comparisons.append(self._compare_pieces(original, fused, rewritten, drawn))
+        return comparisons
+
+    def _compare_pieces(
+        self, original: Piece, fused: Piece, rewritten: ModelProto, values: Mapping[str, Any]
+    ) -> Comparison:
+        output = original.outputs[0]
+        own_type = standalone(original, self.original, values, folder=self.folder)
+        reordered = run_model(own_type, values)[output]
+        truth = run_in_float64(own_type, values)[output]
+        actual = run_model(standalone(fused, rewritten, values, folder=self.folder), values)[output]
+        return compare(actual, reordered, truth)
+
+    def _values(self, edit: SiteEdit, names: Iterable[str], number: int) -> Values:
+        """What the named tensors of the site's scope hold in a run of the original on feed ``number``."""
+        scope = self._scopes[edit.site.graph]
+        known = self._observed[number]
+        if scope.parent is None and not scope.is_function:
+            constants = {t.name: t for t in self.original.graph.initializer}
+            return {name: known[name] if name in known else self._constant(constants[name]) for name in names}
+        return self._values_inside(scope, list(names), number)
+
+    def _values_inside(self, scope: Scope, names: Sequence[str], number: int) -> Values:
+        """The same for a body or a function: everything that the names need is cut out and run, one pass of a loop."""
+        piece = cut(self.original, scope, (), names, shapes=False)
+        given: Values = {}
+        for level in _levels(scope):
+            formal = [name for name in level.inputs if name in piece.extra_inputs]
+            if level.parent is None and not level.is_function:
+                given.update({name: self.feeds[number][name] for name in formal})
+            elif formal:
+                given.update(self._formal_inputs(level, number))
+        attributes = self._call_of(scope.root)[0].attribute if scope.root.is_function else ()
+        model = standalone(piece, self.original, given, folder=self.folder)
+        _bind_attributes(model, attributes)
+        return run_model(model, given) | {name: given[name] for name in names if name in given}
+
+    def _formal_inputs(self, scope: Scope, number: int) -> Values:
+        """What a function's first call, a Loop's first iteration or a Scan's first step gets as inputs."""
+        if scope.is_function:
+            call, at = self._call_of(scope)
+            values = self._values_at(at, list(call.input), number)
+            return {name: values[given] for name, given in zip(scope.inputs, call.input, strict=False) if given}
+        if scope.parent is None:
+            raise OrtflashError(f"the inputs of {scope.path} are not known")
+        owner = scope.parent.container.node[scope.owner_index]
+        values = self._values_at(scope.parent, [name for name in owner.input if name], number)
+        if owner.op_type == "Loop":
+            first = {scope.inputs[0]: np.array(0, np.int64), scope.inputs[1]: np.array(True)}
+            carried = zip(scope.inputs[2:], owner.input[2:], strict=False)
+            return first | {name: values[given] for name, given in carried}
+        if owner.op_type == "Scan":
+            scanned = next(a.i for a in owner.attribute if a.name == "num_scan_inputs")
+            states = len(owner.input) - scanned
+            axes = next((list(a.ints) for a in owner.attribute if a.name == "scan_input_axes"), [0] * scanned)
+            result = {name: values[owner.input[i]] for i, name in enumerate(scope.inputs[:states])}
+            for axis, name, given in zip(axes, scope.inputs[states:], owner.input[states:], strict=True):
+                result[name] = np.take(values[given], 0, axis=axis)
+            return result
+        raise OrtflashError(f"the inputs of {scope.path} are not known")
+
+    def _values_at(self, scope: Scope, names: list[str], number: int) -> Values:
+        return self._values_inside(scope, [name for name in names if name], number)
+
+    def _call_of(self, function: Scope) -> tuple[NodeProto, Scope]:
+        container = function.container
+        for scope in self._scopes.values():
+            for node in scope.container.node:
+                if isinstance(container, FunctionProto) and (node.domain, node.op_type) == (
+                    container.domain,
+                    container.name,
+                ):
+                    return node, scope
+        raise OrtflashError(f"nothing calls {function.path}")
+
+    def _constant(self, tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+        return onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
+
+
+def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool) -> Values | None:
+    """``values`` with Q, K and V drawn anew, and with ``terms`` the float biases and bool masks too.
+
+    None where ``terms`` is asked for and the site has none that can be drawn.
+    """
+    form = edit.site.form
+    drawn = dict(values)
+    if form is not None:
+        deviation = math.sqrt(_score_target(form.softcap) / (abs(form.scale) or 1.0))
+        for role, operand in (("value", form.value), ("key", form.key), ("query", form.query)):
+            name = edit.border.get(role, operand.tensor.name)
+            if name in values and _is_float(values[name]):
+                size = 1.0 if role == "value" else deviation / _head_size(operand, values[name]) ** 0.25
+                drawn[name] = (size * rng.standard_normal(values[name].shape)).astype(values[name].dtype)
+    if not terms:
+        return drawn
+    changed = False
+    for term in form.terms if form is not None else ():
+        name = term.tensor.name
+        if name not in edit.border.values() or name not in values:
+            continue
+        if term.kind == "bias" and _is_float(values[name]):
+            drawn[name] = rng.standard_normal(values[name].shape).astype(values[name].dtype)
+            changed = True
+        elif values[name].dtype == np.dtype(bool):
+            drawn[name] = rng.random(values[name].shape) < 0.7
+            changed = True
+    return drawn if changed else None
+
+
+def run_in_float64(model: ModelProto, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float64]]:
+    """Evaluate a model in float64: in ONNX Runtime, and with ONNX's own reference where that lacks a kernel.
+
+    An op that has no float64 at all (a contrib op) is evaluated in its own type.
+    """
+    wide = in_float64(model)
+    feed = {name: array.astype(np.float64) if _is_float(array) else array for name, array in values.items()}
+    try:
+        return _as_float64(run_model(wide, feed, optimise=False))
+    except OrtflashError:
+        try:
+            from onnx.reference import ReferenceEvaluator
+
+            evaluator = ReferenceEvaluator(wide)
+            known = {name: feed[name] for name in evaluator.input_names}
+            results: Any = evaluator.run(None, known)
+            return _as_float64(dict(zip(evaluator.output_names, results, strict=True)))
+        except Exception:  # whatever the reference lacks
+            return _as_float64(run_model(model, values, optimise=False))
+
+
+def notes_of(sites: Sequence[SiteCheck], outputs: Sequence[OutputCheck]) -> tuple[str, ...]:
+    """Sentences about rows that are NaN in the original and 0 in ours."""
+    notes = []
+    for check in sites:
+        rows = sum(comparison.empty_rows for comparison in check.comparisons)
+        if rows:
+            total = sum(comparison.rows for comparison in check.comparisons)
+            notes.append(f"Site {check.site!r}: {rows} of {total} rows are NaN in the original and 0 in ours.")
+    for output in outputs:
+        if output.comparison.empty_rows:
+            rows, total = output.comparison.empty_rows, output.comparison.rows
+            notes.append(f"Output {output.output!r}: {rows} of {total} rows are NaN in the original and 0 in ours.")
+    return tuple(notes)
+
+
+def _score_target(softcap: float) -> float:
+    """Deviation of the scores to draw: peaked, and past a softcap's knee."""
+    return max(PEAKED_DEVIATION, min(softcap, 4 * PEAKED_DEVIATION)) if softcap else PEAKED_DEVIATION
+
+
+def _head_size(operand: Operand, array: npt.NDArray[Any]) -> float:
+    if operand.head_size:
+        return float(operand.head_size)
+    axis = operand.axes.find("H")
+    size = float(array.shape[axis] if 0 <= axis < array.ndim else array.shape[-1])
+    return max(1.0, size / max(1, operand.num_heads if "N" not in operand.axes else 1))
+
+
+def _compare_outputs(actual: npt.NDArray[Any], reordered: npt.NDArray[Any], observed: npt.NDArray[Any]) -> Comparison:
+    if not _is_float(observed):
+        same = actual.shape == observed.shape and np.array_equal(actual, observed)
+        return Comparison(0.0, 0.0, (), 0, 0, "" if same else "differs from the original's")
+    return compare(
+        actual,
+        reordered,
+        observed.astype(np.float64),
+        relative_floor=WHOLE_MODEL_FLOOR.get(observed.dtype.name, 1e-9),
+    )
+
+
+def _margin(comparison: Comparison) -> float:
+    return comparison.error / comparison.bound if comparison.bound else comparison.error
+
+
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> bytes:
+    """The model, serialised, with these tensors as its outputs."""
+    present = {value.name for value in model.graph.output}
+    extra = [name for name in names if name not in present]
+    count = len(model.graph.output)
+    try:
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in extra)
+        return bytes(model.SerializeToString())
+    finally:
+        del model.graph.output[count:]
+
+
+def _bind_attributes(model: ModelProto, given: Iterable[onnx.AttributeProto]) -> None:
+    """Put a call's attributes where a function's nodes refer to them."""
+    values = {attribute.name: attribute for attribute in given}
+    for node in model.graph.node:
+        for index in reversed(range(len(node.attribute))):
+            reference = node.attribute[index].ref_attr_name
+            if reference:
+                name = node.attribute[index].name
+                del node.attribute[index]
+                if reference in values:
+                    node.attribute.add().CopyFrom(values[reference])
+                    node.attribute[-1].name = name
+
+
+def _levels(scope: Scope) -> list[Scope]:
+    levels = [scope]
+    while levels[-1].parent is not None:
+        levels.append(levels[-1].parent)
+    return levels
+
+
+def _is_float(array: npt.NDArray[Any]) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def _as_float64(values: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float64]]:
+    return {name: array.astype(np.float64) for name, array in values.items()}
