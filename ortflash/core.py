@@ -9,6 +9,7 @@ The structs mirror ``plugin_src/core/c_api.h``; each carries its own size, so a 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import math
 import os
@@ -121,9 +122,19 @@ class TensorView:
 
     @classmethod
     def of_array(cls, array: Array) -> TensorView:
-        """View a NumPy array, which the caller keeps alive."""
-        strides = tuple(stride // array.itemsize for stride in array.strides)
-        return cls(array.ctypes.data, array.dtype.name, array.shape, strides)
+        """View a NumPy array, which the caller keeps alive.
+
+        NumPy leaves the stride of an axis of length 1 open; here it is what a row-major array has.
+        """
+        own = cls.contiguous(array.ctypes.data, array.dtype.name, array.shape)
+        if array.size == 0:
+            return own
+        strides = [0] * array.ndim
+        following = 1
+        for axis in reversed(range(array.ndim)):
+            strides[axis] = array.strides[axis] // array.itemsize if array.shape[axis] > 1 else following
+            following = strides[axis] * array.shape[axis]
+        return dataclasses.replace(own, strides=tuple(strides))
 
     @classmethod
     def contiguous(cls, pointer: int, dtype: str, shape: tuple[int, ...]) -> TensorView:

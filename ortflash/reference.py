@@ -70,9 +70,9 @@ class Problem:
         if self.is_causal:
             seen = seen & (column <= diagonal)
         if self.window_left != UNBOUNDED:
-            seen = seen & (column >= diagonal - self.window_left)
+            seen = seen & (diagonal - column <= self.window_left)
         if self.window_right != UNBOUNDED:
-            seen = seen & (column <= diagonal + self.window_right)
+            seen = seen & (column - diagonal <= self.window_right)
         if self.block_mask is not None:
             blocks = (-(-q_len // self.block_size), -(-kv_len // self.block_size))
             mask = np.broadcast_to(self.block_mask, (*self.full_shape[:2], *blocks))[batch, head]
@@ -223,7 +223,7 @@ def _log_sum(total: Array, top: Array) -> Array:
         return np.asarray(np.log(total) + top)
 
 
-def reordered(*inputs: Any, **named: Any) -> tuple[Array, Array]:
+def reordered(*inputs: Any, tf32: bool = False, **named: Any) -> tuple[Array, Array]:
     """The operator as an unfused graph of the inputs' own type computes it, with the operations in another order.
 
     Scores and softmax are fp32 whatever the type, as the operator promises; the weights are normalised and rounded to
@@ -231,6 +231,7 @@ def reordered(*inputs: Any, **named: Any) -> tuple[Array, Array]:
 
     Args:
         *inputs: As :func:`problem`.
+        tf32: Round the operands of both products as TF32 tensor cores do; for fp32 inputs on GPUs.
         **named: As :func:`problem`.
 
     Returns:
@@ -238,12 +239,12 @@ def reordered(*inputs: Any, **named: Any) -> tuple[Array, Array]:
     """
     p = problem(*inputs, **named)
     dtype = p.query.dtype
+    operand = _rounded_to_tf32 if tf32 else _as_float32
     output = np.zeros((*p.query.shape[:3], p.value.shape[3]), dtype)
     softmax_lse = np.full(p.query.shape[:3], -np.inf, np.float32)
     for b, n, m in p.heads():
         with np.errstate(over="ignore"):
-            key = p.key[b, m].astype(np.float32) * np.float32(p.scale)
-            score = p.query[b, n].astype(np.float32) @ key.T
+            score = _dot_products(operand(p.query[b, n]), operand(_as_float32(p.key[b, m]) * np.float32(p.scale)))
             if p.softcap:
                 score = np.float32(p.softcap) * np.tanh(score / np.float32(p.softcap))
             if (bias := p.slice_of(p.attn_bias, b, n)) is not None:
@@ -253,17 +254,39 @@ def reordered(*inputs: Any, **named: Any) -> tuple[Array, Array]:
         score = np.where(p.takes_part(b, n), score, np.float32(-np.inf))
         weight, total, top = _softmax(score, p.sink(n))
         weight = (weight / np.where(total == 0, 1, total).astype(np.float32)).astype(dtype)
-        output[b, n] = (weight.astype(np.float32) @ p.value[b, m].astype(np.float32)).astype(dtype)
+        output[b, n] = (operand(weight) @ operand(p.value[b, m])).astype(dtype)
         softmax_lse[b, n] = _log_sum(total, top)[:, 0]
     return p.in_layout(output), softmax_lse
+
+
+def _dot_products(rows: Array, columns: Array) -> Array:
+    """Multiply fp32 (S,D) and (T,D) -> (S,T), each sum in one fp32 number from the last product to the first.
+
+    Spelled out, because what a BLAS rounds depends on the machine.
+    """
+    total = np.zeros((rows.shape[0], columns.shape[0]), np.float32)
+    for d in reversed(range(rows.shape[1])):
+        total += rows[:, d, None] * columns[None, :, d]
+    return total
+
+
+def _as_float32(array: Array) -> Array:
+    return array.astype(np.float32)
+
+
+def _rounded_to_tf32(array: Array) -> Array:
+    """Round to 10 bits of fraction, to the nearest even, as fp32."""
+    bits = array.astype(np.float32).view(np.uint32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def rounding_floor(*inputs: Any, seed: int = 0, **named: Any) -> tuple[float, float]:
     """Errors below which a difference says nothing, measured on this call.
 
     Two things are measured in float64: what rounding the exact output to its type does, and how far the exact result
-    moves when every query element is off by one fp32 ulp. The second matters where scores are large: a score of 1000
-    has an error of 3e-5 before its exponential is taken.
+    moves when every query element is off by sqrt(D) 2^-24 of itself, up or down. A sum of D products in fp32 has an
+    error of just that size: sqrt(D) roundings of partial sums, which are sqrt(D) times a product. It matters where
+    scores are large: a score of 1000 has an error of 3e-5 and more before its exponential is taken.
 
     Args:
         *inputs: As :func:`problem`.
@@ -277,18 +300,19 @@ def rounding_floor(*inputs: Any, seed: int = 0, **named: Any) -> tuple[float, fl
     query = p.query.astype(np.float64)
     exact, exact_lse = _evaluate(p, query)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=query.shape)
-    moved, moved_lse = _evaluate(p, query * (1 + signs * 2.0**-23))
-    rounded = _largest(exact.astype(p.query.dtype).astype(np.float64) - exact)
-    rounded_lse = _largest(exact_lse.astype(np.float32).astype(np.float64) - exact_lse)
-    smallest = float(np.finfo(np.float32).eps) * max(_largest(exact), _largest(p.value.astype(np.float64)))
+    moved, moved_lse = _evaluate(p, query * (1 + signs * math.sqrt(query.shape[-1]) * 2.0**-24))
+    rounded = _largest_difference(exact.astype(p.query.dtype), exact)
+    rounded_lse = _largest_difference(exact_lse.astype(np.float32), exact_lse)
+    epsilon = float(np.finfo(np.float32).eps)
+    largest = max(_largest_difference(exact, 0), _largest_difference(p.value, 0))
     return (
-        2 * rounded + _largest(moved - exact) + smallest,
-        2 * rounded_lse + _largest(moved_lse - exact_lse) + float(np.finfo(np.float32).eps),
+        2 * rounded + _largest_difference(moved, exact) + epsilon * largest,
+        2 * rounded_lse + _largest_difference(moved_lse, exact_lse) + epsilon,
     )
 
 
-def _largest(array: Array) -> float:
-    """Largest |x| over the finite elements; 0 where there are none."""
+def _largest_difference(a: Array, b: Array | int) -> float:
+    """Largest |a - b| where it is finite; 0 where it never is."""
     with np.errstate(invalid="ignore"):
-        finite = np.abs(array[np.isfinite(array)])
-    return float(finite.max(initial=0.0))
+        difference = np.abs(a.astype(np.float64) - b)
+    return float(difference[np.isfinite(difference)].max(initial=0.0))

@@ -98,6 +98,8 @@ bool offsets_fit(const View& view) {
 }
 
 Status check_view(const View& view, bool with_pointers) {
+  const bool empty = view.extents[0] == 0 || view.extents[1] == 0 || view.extents[2] == 0;
+  if (empty) return {};
   if (view.strides.column != 1) {
     return invalid("%s %s has column stride %" PRId64 "; its last axis must be contiguous", view.name, view.axes,
                    view.strides.column);
@@ -117,8 +119,7 @@ Status check_view(const View& view, bool with_pointers) {
       }
     }
   }
-  const bool empty = view.extents[0] == 0 || view.extents[1] == 0 || view.extents[2] == 0;
-  if (with_pointers && !empty) {
+  if (with_pointers) {
     if (view.data == nullptr) return invalid("%s is null", view.name);
     if (reinterpret_cast<uintptr_t>(view.data) % static_cast<uintptr_t>(element_bytes(view.dtype)) != 0) {
       return invalid("%s is not aligned to its element size of %" PRId64 " bytes", view.name,
