@@ -78,22 +78,34 @@ def save_model(
     unless ``copy_data`` asks to copy the data files beside it.
     """
     path = Path(path)
+    size = model.ByteSize()
+    if size > _PROTOBUF_LIMIT:
+        raise InvalidModelError(f"{path} would have {size} bytes, and one ONNX file can't have more than 2 GiB.")
     _check_folder(path)
+    _move_data(model, data_folder, path, copy_data=copy_data)
+    with _replacing(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())
+
+
+def copy_model(model: ModelProto, source: Path, target: Path, *, copy_data: bool = False) -> None:
+    """Copy the file that ``model`` was read from, byte for byte; its external data as in :func:`save_model`."""
+    _check_folder(target)
+    _move_data(model, source.parent, target, copy_data=copy_data)
+    copy_file(source, target)
+
+
+def _move_data(model: ModelProto, data_folder: Path | None, path: Path, *, copy_data: bool) -> None:
+    """Copy external data beside ``path`` where it lies elsewhere, or refuse to leave it behind."""
     locations = sorted({location_of(tensor) for tensor in external_tensors(model)})
-    elsewhere = bool(locations) and data_folder is not None and not _same_folder(data_folder, path.parent)
-    if elsewhere and not copy_data:
+    if not locations or data_folder is None or data_folder.resolve() == path.parent.resolve():
+        return
+    if not copy_data:
         raise InvalidModelError(
             f"The model's weights lie in {data_folder}, and {path} would be in another folder: write the output into "
             f"{data_folder}, or ask for the data files to be copied (--copy-data)."
         )
-    size = model.ByteSize()
-    if size > _PROTOBUF_LIMIT:
-        raise InvalidModelError(f"{path} would have {size} bytes, and one ONNX file can't have more than 2 GiB.")
-    if elsewhere and data_folder is not None:
-        for location in locations:
-            copy_file(data_folder / location, path.parent / location)
-    with _replacing(path) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+    for location in locations:
+        copy_file(data_folder / location, path.parent / location)
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -128,10 +140,6 @@ def _check_folder(path: Path) -> None:
         raise InvalidModelError(f"Can't write {path}: there is no folder {path.parent}.")
     if path.is_dir():
         raise InvalidModelError(f"Can't write {path}: it is a folder.")
-
-
-def _same_folder(left: Path, right: Path) -> bool:
-    return left.resolve() == right.resolve()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from onnx import (
     ValueInfoProto,
 )
 
-from .graph_tools.scopes import Scope, subgraphs
+from .graph_tools.scopes import all_scopes, subgraphs
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPE_OPS = ("Shape", "Size")
@@ -43,58 +43,69 @@ class Piece:
     opset_import: tuple[OperatorSetIdProto, ...]
 
 
-def cut(
-    model: ModelProto, scope: Scope, border: Iterable[str], outputs: Iterable[str], *, shapes: bool = True
-) -> Piece:
-    """The piece of ``scope``, and of the graphs around it, that computes ``outputs`` from ``border``.
+class Cutter:
+    """Cuts pieces out of one model; looks at each of its graphs once."""
 
-    With ``shapes`` the piece ends at Shape ops that look at something outside the border; without, it reaches back to
-    the inputs of the model, or of the function, Loop or Scan body.
-    """
-    border, outputs = tuple(dict.fromkeys(border)), tuple(dict.fromkeys(outputs))
-    levels = [scope]
-    while levels[0].parent is not None:
-        levels.insert(0, levels[0].parent)
-    producers: dict[str, tuple[int, NodeProto]] = {}
-    constants: dict[str, TensorProto] = {}
-    for level in levels:
-        for node in level.container.node:
-            entry = (len(producers), node)
-            producers.update({name: entry for name in node.output if name})
-        if isinstance(level.container, GraphProto):
-            constants.update({tensor.name: tensor for tensor in level.container.initializer})
-    is_outside = _Outside(producers, constants, border)
-    nodes: dict[int, NodeProto] = {}
-    used: dict[str, TensorProto] = {}
-    extra: list[str] = []
-    todo, seen = list(outputs), {*border, ""}
-    while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in constants:
-            used[name] = constants[name]
-        elif name not in producers:
-            extra.append(name)
-        else:
-            index, node = producers[name]
-            nodes[index] = node
-            if shapes and node.op_type in _SHAPE_OPS and is_outside(node.input[0]):
-                if node.input[0] not in seen:
-                    seen.add(node.input[0])
-                    extra.append(node.input[0])
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+        self.scopes = {scope.path: scope for scope in all_scopes(model)}
+        self._tables: dict[str, _Table] = {}
+
+    def cut(self, path: str, border: Iterable[str], outputs: Iterable[str], *, shapes: bool = True) -> Piece:
+        """The piece of the scope at ``path``, and of those around it, that computes ``outputs`` from ``border``.
+
+        With ``shapes`` the piece ends at Shape ops that look at something outside the border; without, it reaches back
+        to the inputs of the model, or of the function, Loop or Scan body.
+        """
+        table = self._table(path)
+        border, outputs = tuple(dict.fromkeys(border)), tuple(dict.fromkeys(outputs))
+        is_outside = _Outside(table, border)
+        nodes: dict[int, NodeProto] = {}
+        used: dict[str, TensorProto] = {}
+        extra: list[str] = []
+        todo, seen = list(outputs), {*border, ""}
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in table.constants:
+                used[name] = table.constants[name]
+            elif name not in table.producers:
+                extra.append(name)
             else:
-                todo += _reads(node)
-    root = scope.root.container
-    return Piece(
-        nodes=tuple(nodes[index] for index in sorted(nodes)),
-        initializers=tuple(used.values()),
-        border=border,
-        extra_inputs=tuple(extra),
-        outputs=outputs,
-        opset_import=tuple(root.opset_import if isinstance(root, FunctionProto) else model.opset_import),
-    )
+                index, node = table.producers[name]
+                nodes[index] = node
+                if shapes and node.op_type in _SHAPE_OPS and is_outside(node.input[0]):
+                    if node.input[0] not in seen:
+                        seen.add(node.input[0])
+                        extra.append(node.input[0])
+                else:
+                    todo += _reads(node)
+        root = self.scopes[path].root.container
+        return Piece(
+            nodes=tuple(nodes[index] for index in sorted(nodes)),
+            initializers=tuple(used.values()),
+            border=border,
+            extra_inputs=tuple(extra),
+            outputs=outputs,
+            opset_import=tuple(root.opset_import if isinstance(root, FunctionProto) else self.model.opset_import),
+        )
+
+    def _table(self, path: str) -> _Table:
+        if path not in self._tables:
+            levels = [self.scopes[path]]
+            while levels[0].parent is not None:
+                levels.insert(0, levels[0].parent)
+            table = _Table({}, {})
+            for level in levels:
+                for node in level.container.node:
+                    entry = (len(table.producers), node)
+                    table.producers.update({name: entry for name in node.output if name})
+                if isinstance(level.container, GraphProto):
+                    table.constants.update({tensor.name: tensor for tensor in level.container.initializer})
+            self._tables[path] = table
+        return self._tables[path]
 
 
 def standalone(
@@ -139,14 +150,21 @@ def in_float64(model: ModelProto) -> ModelProto:
     return wide
 
 
+@dataclass(frozen=True)
+class _Table:
+    """What a scope sees, the scopes around it included."""
+
+    producers: dict[str, tuple[int, NodeProto]]
+    """Tensor -> the node that writes it, and its place in the order of all nodes."""
+    constants: dict[str, TensorProto]
+
+
 class _Outside:
     """Whether a tensor depends on something that is neither constant nor on the border."""
 
-    def __init__(
-        self, producers: Mapping[str, tuple[int, NodeProto]], constants: Iterable[str], border: Iterable[str]
-    ) -> None:
-        self._producers = producers
-        self._known = dict.fromkeys([*constants, *border, ""], False)
+    def __init__(self, table: _Table, border: Iterable[str]) -> None:
+        self._producers = table.producers
+        self._known = dict.fromkeys([*table.constants, *border, ""], False)
 
     def __call__(self, name: str) -> bool:
         todo = [name]

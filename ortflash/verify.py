@@ -20,10 +20,11 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from .criterion import Comparison, compare
 from .errors import OrtflashError
-from .extract import Piece, cut, in_float64, standalone
+from .extract import Cutter, Piece, in_float64, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.normal_form import Operand
-from .graph_tools.scopes import Scope, all_scopes
+from .graph_tools.op_schema import schema
+from .graph_tools.scopes import Scope
 from .inputs import Feed
 from .runner import Values, run_model
 
@@ -33,7 +34,8 @@ PEAKED_DEVIATION = 3.0
 WHOLE_MODEL_FLOOR = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
 """Share of an output's largest value that whole models may differ by, whatever the measured noise."""
 
-Progress = Callable[[str], None]
+Progress = Callable[[], None]
+"""Called after each site."""
 
 
 @dataclass(frozen=True)
@@ -108,36 +110,51 @@ class Verification:
 class Verifier:
     """Holds rewritten models against one original, whose runs are done once.
 
-    ``original`` is never changed. ``folder`` is where its external data lies.
+    ``original`` is never changed. ``folder`` is where its external data lies, ``rewritten_folder`` that of the models
+    that are held against it, where that is another one.
     """
 
     original: ModelProto
     feeds: Sequence[Feed]
     folder: Path | None = None
+    rewritten_folder: Path | None = None
     seed: int = 0
+    _cutter: Cutter = field(init=False)
     _scopes: dict[str, Scope] = field(init=False)
     _outputs: list[str] = field(init=False)
     _observed: list[Values] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._scopes = {scope.path: scope for scope in all_scopes(self.original)}
+        self._cutter = Cutter(self.original)
+        self._scopes = self._cutter.scopes
         self._outputs = [value.name for value in self.original.graph.output]
+
+    def fused(self, edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEdit]:
+        """Those edits that were carried out in ``rewritten``: a FlashAttention lies between border and output there."""
+        cutter = Cutter(rewritten)
+        found = []
+        for edit in edits:
+            if edit.site.graph in cutter.scopes:
+                piece = cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
+                if any(schema().matches(node) for node in piece.nodes):
+                    found.append(edit)
+        return found
 
     def check_sites(
         self, edits: Sequence[SiteEdit], rewritten: ModelProto, progress: Progress | None = None
     ) -> list[SiteCheck]:
         """Hold each edit's fused piece of ``rewritten`` against the original nodes."""
         self._observe(edits)
-        scopes = {scope.path: scope for scope in all_scopes(rewritten)}
+        cutter = Cutter(rewritten)
         checks = []
         for edit in edits:
             try:
-                comparisons = self._check_site(edit, rewritten, scopes[edit.site.graph])
+                comparisons = self._check_site(edit, cutter)
                 checks.append(SiteCheck(edit.site.name, tuple(comparisons)))
             except OrtflashError as error:
                 checks.append(SiteCheck(edit.site.name, (), str(error)))
             if progress:
-                progress(edit.site.name)
+                progress()
         return checks
 
     def check_model(self, rewritten: ModelProto) -> list[OutputCheck]:
@@ -146,7 +163,7 @@ class Verifier:
         worst: dict[str, Comparison] = {}
         for feed, observed in zip(self.feeds, self._observed, strict=True):
             reordered = run_model(self.original, feed, self._outputs, folder=self.folder, optimise=False)
-            actual = run_model(rewritten, feed, self._outputs, folder=self.folder)
+            actual = run_model(rewritten, feed, self._outputs, folder=self.rewritten_folder or self.folder)
             for name in self._outputs:
                 found = _compare_outputs(actual[name], reordered[name], observed[name])
                 if name not in worst or _margin(found) > _margin(worst[name]):
@@ -158,7 +175,7 @@ class Verifier:
         wanted = set(self._outputs)
         for edit in edits:
             if edit.site.graph == "":
-                piece = cut(self.original, self._scopes[""], edit.border.values(), [edit.replaces])
+                piece = self._cutter.cut("", edit.border.values(), [edit.replaces])
                 wanted.update(piece.border, piece.extra_inputs)
         inputs = {value.name for value in self.original.graph.input}
         constants = {tensor.name for tensor in self.original.graph.initializer}
@@ -168,9 +185,9 @@ class Verifier:
         probe = _with_outputs(self.original, names)
         self._observed = [run_model(probe, feed, names, folder=self.folder) | dict(feed) for feed in self.feeds]
 
-    def _check_site(self, edit: SiteEdit, rewritten: ModelProto, scope: Scope) -> list[Comparison]:
-        original = cut(self.original, self._scopes[edit.site.graph], edit.border.values(), [edit.replaces])
-        fused = cut(rewritten, scope, edit.border.values(), [edit.replaces])
+    def _check_site(self, edit: SiteEdit, rewritten: Cutter) -> list[Comparison]:
+        original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
+        fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         comparisons = []
         for number in range(len(self.feeds)):
             names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
@@ -179,7 +196,7 @@ class Verifier:
                 drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn")
                 if drawn is None:
                     continue
-                comparisons.append(self._compare_pieces(original, fused, rewritten, drawn))
+                comparisons.append(self._compare_pieces(original, fused, rewritten.model, drawn))
         return comparisons
 
     def _compare_pieces(
@@ -189,7 +206,9 @@ class Verifier:
         own_type = standalone(original, self.original, values, folder=self.folder)
         reordered = run_model(own_type, values)[output]
         truth = run_in_float64(own_type, values)[output]
-        actual = run_model(standalone(fused, rewritten, values, folder=self.folder), values)[output]
+        actual = run_model(standalone(fused, rewritten, values, folder=self.rewritten_folder or self.folder), values)[
+            output
+        ]
         return compare(actual, reordered, truth)
 
     def _values(self, edit: SiteEdit, names: Iterable[str], number: int) -> Values:
@@ -197,13 +216,13 @@ class Verifier:
         scope = self._scopes[edit.site.graph]
         known = self._observed[number]
         if scope.parent is None and not scope.is_function:
-            constants = {t.name: t for t in self.original.graph.initializer}
+            constants = {tensor.name: tensor for tensor in self.original.graph.initializer}
             return {name: known[name] if name in known else self._constant(constants[name]) for name in names}
         return self._values_inside(scope, list(names), number)
 
     def _values_inside(self, scope: Scope, names: Sequence[str], number: int) -> Values:
         """The same for a body or a function: everything that the names need is cut out and run, one pass of a loop."""
-        piece = cut(self.original, scope, (), names, shapes=False)
+        piece = self._cutter.cut(scope.path, (), names, shapes=False)
         given: Values = {}
         for level in _levels(scope):
             formal = [name for name in level.inputs if name in piece.extra_inputs]

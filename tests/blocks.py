@@ -125,5 +125,6 @@ def feed_for(model: ModelProto, *, batch: int = 2, length: int = 7, seed: int = 
         if tensor.elem_type == TensorProto.BOOL:
             feed[value.name] = (rng.random(shape) < 0.6) | np.eye(shape[-2], shape[-1], dtype=bool)
         else:
-            feed[value.name] = (2 * rng.standard_normal(shape)).astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            feed[value.name] = (2 * rng.standard_normal(shape)).astype(dtype)
     return feed

@@ -1,0 +1,128 @@
+"""Which sites a rewrite shall fuse: chosen by patterns, kept in a file that a person can read and edit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .errors import GraphToolsError
+from .normal_form import Site
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whether to fuse one site, and why not where it stays."""
+
+    site: str
+    fuse: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A choice for every site that can be fused."""
+
+    choices: tuple[Choice, ...]
+
+    def choice(self, site: str) -> Choice:
+        """The choice for a site; a site that the plan doesn't name is left alone."""
+        return next((c for c in self.choices if c.site == site), Choice(site, False, "the plan doesn't name it"))
+
+    def to_json(self) -> str:
+        """The plan as a file: one line a site, ``"fuse"`` to be edited."""
+        lines = [json.dumps({"site": c.site, "fuse": c.fuse, "reason": c.reason}) for c in self.choices]
+        return '{"sites": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads :meth:`to_json` back; GraphToolsError where it isn't a plan."""
+        try:
+            entries: Any = json.loads(text)["sites"]
+            return Plan(tuple(_read_choice(entry) for entry in entries))
+        except (ValueError, KeyError, TypeError) as error:
+            raise GraphToolsError(
+                f"The plan can't be read ({error}); write one with: ortflash inspect --plan."
+            ) from None
+
+
+def make_plan(
+    sites: Sequence[Site], *, only: Sequence[str] = (), skip: Sequence[str] = (), min_length: int = 0
+) -> Plan:
+    """Choose among the sites that can be fused.
+
+    ``only`` and ``skip`` are patterns with ``*`` and ``?``; each must fit a site. ``min_length`` leaves sites alone
+    whose key length is known and shorter; sites of unknown length are fused.
+    """
+    names = [site.name for site in sites]
+    for pattern in (*only, *skip):
+        if not any(_fits(name, (pattern,)) for name in names):
+            raise GraphToolsError(f"No site is called {pattern!r}; the model has {', '.join(names) or 'none'}.")
+    choices = []
+    for site in sites:
+        if site.form is None:
+            continue
+        length = site_sizes(site)["T"]
+        reason = ""
+        if only and not _fits(site.name, only):
+            reason = "--only leaves it out"
+        elif _fits(site.name, skip):
+            reason = "--skip names it"
+        elif isinstance(length, int) and length < min_length:
+            reason = f"its key length {length} is below --min-length {min_length}"
+        choices.append(Choice(site.name, not reason, reason))
+    return Plan(tuple(choices))
+
+
+def site_sizes(site: Site) -> dict[str, int | str]:
+    """Sizes of a fusable site by the schema's letters B, N, M, S, T, D, E; the letter itself where one is unknown.
+
+    A symbolic dimension gives its name.
+    """
+    form = site.form
+    if form is None:
+        raise ValueError(f"site {site.name!r} has no form")
+    sizes: dict[str, int | str] = {letter: letter for letter in "BNMSTDE"}
+    for operand, letters in ((form.query, "BNSD"), (form.key, "BMTD"), (form.value, "BMTE")):
+        by_axis = dict(zip("BNSH", letters, strict=True))
+        shape = operand.tensor.shape or (None,) * len(operand.axes)
+        batch: list[int | str | None] = []
+        for axis, dim in zip(operand.axes, shape, strict=False):
+            if axis == "B":
+                batch.append(dim)
+            elif dim is not None and not (axis == "H" and "N" not in operand.axes):
+                sizes[by_axis[axis]] = dim
+        if batch and None not in batch:
+            sizes["B"] = _product([dim for dim in batch if dim is not None])
+        if operand.num_heads:
+            sizes[by_axis["N"]] = operand.num_heads
+        if operand.head_size:
+            sizes[by_axis["H"]] = operand.head_size
+    if form.kv_num_heads:
+        sizes["M"] = form.kv_num_heads
+    return sizes
+
+
+def _product(dims: Sequence[int | str]) -> int | str:
+    number = 1
+    symbols = []
+    for dim in dims:
+        if isinstance(dim, int):
+            number *= dim
+        else:
+            symbols.append(dim)
+    if not symbols:
+        return number
+    return "*".join(([str(number)] if number != 1 else []) + symbols)
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _read_choice(entry: Mapping[str, Any]) -> Choice:
+    if not isinstance(entry["site"], str) or not isinstance(entry["fuse"], bool):
+        raise ValueError(f"site and fuse of {entry!r} are not a name and true or false")
+    return Choice(entry["site"], entry["fuse"], str(entry.get("reason", "")))

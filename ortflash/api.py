@@ -1,0 +1,323 @@
+"""The tool as Python functions: inspect, rewrite, restore and verify a model.
+
+The command line does nothing that isn't here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+
+from .errors import InvalidModelError, OrtflashError
+from .graph_tools import external_data, standard_attention
+from .graph_tools.edits import SiteEdit
+from .graph_tools.function_body import MIN_OPSET
+from .graph_tools.normal_form import Refusal
+from .graph_tools.plan import Plan, make_plan
+from .graph_tools.report import Decision, ModelReport, SiteReport, describe_site
+from .graph_tools.restore import restore_calls
+from .graph_tools.rewrite import apply_edits, flash_calls
+from .graph_tools.scopes import default_opset
+from .inputs import Feed, generate_feeds, load_feed
+from .verify import Verification, Verifier, notes_of
+
+PathLike = str | os.PathLike[str]
+Target = Literal["ort", "onnx"]
+Arrays = Mapping[str, npt.NDArray[Any]]
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many steps are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class RewriteResult:
+    """What a rewrite did."""
+
+    model: ModelProto
+    """The rewritten model; the original where nothing was fused."""
+    report: ModelReport
+    verification: Verification | None
+    """None where it wasn't asked for, or nothing was fused."""
+    output: Path | None
+    """Where the model was written; None where it wasn't."""
+
+    @property
+    def fused(self) -> int:
+        """How many sites are one fused node now."""
+        return self.report.count("fused")
+
+    @property
+    def exit_code(self) -> int:
+        """0 done; 1 nothing to fuse; 3 a site was rolled back, or the whole model differs."""
+        differs = self.verification is not None and not self.verification.model_passed
+        if differs or self.report.count("rolled back"):
+            return 3
+        return 0 if self.fused else 1
+
+
+def inspect(model: PathLike | ModelProto, *, target: Target = "ort") -> ModelReport:
+    """What attention a model has, and what of it would be fused.
+
+    Raises:
+        InvalidModelError: the file is missing or broken.
+    """
+    return _Work(model, target).report()
+
+
+def rewrite(
+    model: PathLike | ModelProto,
+    output: PathLike | None = None,
+    *,
+    target: Target = "ort",
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    min_length: int = 0,
+    plan: Plan | None = None,
+    verify: bool = True,
+    inputs: PathLike | Arrays | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    copy_data: bool = False,
+    progress: Progress | None = None,
+) -> RewriteResult:
+    """Fuse a model's attention, prove it, and write the result.
+
+    Args:
+        model: a file, or a model in memory, which is left as it is.
+        output: where to write; nothing is written without it. External data stays where it lies.
+        target: ``"ort"`` for ``ortflash::FlashAttention``, ``"onnx"`` for the standard ``Attention`` (opset 23 and up).
+        only: patterns of site names; other sites stay.
+        skip: patterns of the names of sites that stay.
+        min_length: sites whose key length is known to be shorter stay.
+        plan: a choice for each site, in place of the three above.
+        verify: run original and rewritten, and roll back sites whose numbers differ.
+        inputs: an ``.npz`` file or arrays to verify with; generated where there are none.
+        shapes: sizes of inputs to generate, as ``{"input_ids": (2, 77)}``.
+        copy_data: copy external data beside an output in another folder, which is refused otherwise.
+        progress: called as the work goes on.
+
+    Raises:
+        InvalidModelError: the file is missing or broken.
+        OrtflashError: inputs that don't fit, a model that ONNX Runtime doesn't run, a pattern that names no site.
+    """
+    work = _Work(model, target)
+    chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
+    if not chosen:
+        written = work.write_unchanged(output, copy_data)
+        return RewriteResult(work.model, work.report(), None, written)
+    verification = None
+    if verify:
+        result, verification = work.apply_verified(chosen, _feeds(work.model, inputs, shapes), progress)
+    else:
+        result = work.apply(chosen, in_place=not isinstance(model, ModelProto))
+    written = None
+    if output is not None and not work.report().count("fused"):
+        written = work.write_unchanged(output, copy_data)
+    elif output is not None and (verification is None or verification.model_passed):
+        external_data.save_model(result, output, data_folder=work.folder, copy_data=copy_data)
+        written = Path(output)
+    return RewriteResult(result, work.report(), verification, written)
+
+
+def restore(
+    model: PathLike | ModelProto,
+    output: PathLike | None = None,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    copy_data: bool = False,
+) -> tuple[ModelProto, int]:
+    """Swap fused nodes back for the function's standard ops; the model and how many nodes it were.
+
+    Raises:
+        InvalidModelError: the file is missing or broken, or a fused node has no function in the file.
+    """
+    proto, folder, _ = _load(model)
+    if isinstance(model, ModelProto):
+        proto = _copy(model)
+    count = restore_calls(proto, only=only, skip=skip)
+    if output is not None:
+        external_data.save_model(proto, output, data_folder=folder, copy_data=copy_data)
+    return proto, count
+
+
+def verify(
+    original: PathLike | ModelProto,
+    rewritten: PathLike | ModelProto,
+    *,
+    inputs: PathLike | Arrays | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Hold a rewritten model against its original: each site that is fused in it, then the outputs.
+
+    Raises:
+        InvalidModelError: a file is missing or broken.
+        OrtflashError: inputs that don't fit, or a model that ONNX Runtime doesn't run.
+    """
+    work = _Work(original, "ort")
+    other, folder, _ = _load(rewritten)
+    _same_interface(work.model, other)
+    verifier = Verifier(work.model, _feeds(work.model, inputs, shapes), work.folder, rewritten_folder=folder)
+    edits = verifier.fused([edit for edit in work.edits.values() if isinstance(edit, SiteEdit)], other)
+    sites = verifier.check_sites(edits, other, _counted(progress, "verifying", len(edits)))
+    outputs = verifier.check_model(other)
+    return Verification(tuple(sites), tuple(outputs), notes_of(sites, outputs))
+
+
+class _Work:
+    """One model on its way through inspect and rewrite: its sites, what can be done with each, and what was."""
+
+    def __init__(self, model: PathLike | ModelProto, target: Target) -> None:
+        if target not in ("ort", "onnx"):
+            raise OrtflashError(f"The target is ort or onnx, not {target!r}.")
+        self.model, self.folder, self.path = _load(model)
+        self._opset = default_opset(self.model.opset_import)
+        self._target = target
+        if target == "onnx":
+            standard_attention.check_opset(self.model)
+        elif self._opset < MIN_OPSET:
+            raise InvalidModelError(
+                f"The fused op's function needs opset {MIN_OPSET} and the model imports {self._opset}: convert it with "
+                f"onnx.version_converter.convert_version(model, {MIN_OPSET})."
+            )
+        from .graph_tools.find import Analysis  # heavy: it brings graphsurgeon
+
+        self._fused_before = len(flash_calls(self.model))
+        analysis = Analysis(self.model, model_dir=self.folder)
+        self.sites = analysis.sites
+        self.edits: dict[int, SiteEdit | Refusal] = {}
+        for index, site in enumerate(self.sites):
+            if site.form is not None:
+                edit = analysis.edit(site)
+                refusal = standard_attention.refusal_for(edit) if self._is_standard(edit) else None
+                self.edits[index] = refusal or edit
+        self._entries = [self._entry(index) for index in range(len(self.sites))]
+        self._notes: list[str] = []
+
+    def report(self) -> ModelReport:
+        """What is known by now."""
+        return ModelReport(
+            model=self.path.name if self.path else self.model.graph.name or "the model",
+            opset=self._opset,
+            target=self._target,
+            sites=tuple(self._entries),
+            already_fused=self._fused_before,
+            notes=tuple(self._notes),
+        )
+
+    def choose(self, plan: Plan) -> dict[int, SiteEdit]:
+        """The edits that the plan wants, by site; other sites become "skipped"."""
+        chosen = {}
+        for index, edit in self.edits.items():
+            choice = plan.choice(self.sites[index].name)
+            if isinstance(edit, Refusal):
+                continue
+            if choice.fuse:
+                chosen[index] = edit
+            else:
+                self._set(index, "skipped", reason=choice.reason)
+        return chosen
+
+    def apply(self, edits: Mapping[int, SiteEdit], *, in_place: bool = False) -> ModelProto:
+        """The model with these edits; a new one, unless ``in_place`` says that this one may change."""
+        model = self.model if in_place else _copy(self.model)
+        build = standard_attention.build_call if self._target == "onnx" else None
+        apply_edits(model, list(edits.values()), build_call=build)
+        for index in edits:
+            self._set(index, "fused")
+        return model
+
+    def apply_verified(
+        self, edits: dict[int, SiteEdit], feeds: Sequence[Feed], progress: Progress | None
+    ) -> tuple[ModelProto, Verification]:
+        """The model with those edits that verify, and how all of them did."""
+        verifier = Verifier(self.model, feeds, self.folder)
+        result = self.apply(edits)
+        checks = verifier.check_sites(list(edits.values()), result, _counted(progress, "verifying", len(edits)))
+        verified = dict(zip(edits, checks, strict=True))
+        for index, check in verified.items():
+            worst = check.worst
+            if check.passed:
+                self._set(index, "fused", error=check.error, bound=worst.bound if worst else None)
+            else:
+                self._set(index, "rolled back", reason=check.sentence, error=check.error)
+        kept = {index: edit for index, edit in edits.items() if verified[index].passed}
+        if len(kept) < len(edits):
+            result = self.apply(kept)
+        outputs = verifier.check_model(result) if kept else []
+        verification = Verification(tuple(checks), tuple(outputs), notes_of(checks, outputs))
+        self._notes += verification.notes
+        return result, verification
+
+    def write_unchanged(self, output: PathLike | None, copy_data: bool) -> Path | None:
+        """Nothing was fused: the output is the input, byte for byte."""
+        if output is None:
+            return None
+        if self.path is None:
+            external_data.save_model(self.model, output)
+        else:
+            external_data.copy_model(self.model, self.path, Path(output), copy_data=copy_data)
+        return Path(output)
+
+    def _is_standard(self, edit: SiteEdit | Refusal) -> TypeGuard[SiteEdit]:
+        return self._target == "onnx" and isinstance(edit, SiteEdit)
+
+    def _entry(self, index: int) -> SiteReport:
+        edit = self.edits.get(index)
+        return describe_site(self.sites[index], edit if isinstance(edit, Refusal) else None)
+
+    def _set(self, index: int, decision: Decision, **changes: Any) -> None:
+        self._entries[index] = replace(self._entries[index], decision=decision, **changes)
+
+
+def _load(model: PathLike | ModelProto) -> tuple[ModelProto, Path | None, Path | None]:
+    """The model, the folder of its external data, and its path."""
+    if isinstance(model, ModelProto):
+        return model, None, None
+    path = Path(model)
+    return external_data.load_model(path), path.parent.resolve(), path
+
+
+def _copy(model: ModelProto) -> ModelProto:
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _feeds(
+    model: ModelProto, inputs: PathLike | Arrays | None, shapes: Mapping[str, Sequence[int]] | None
+) -> list[Feed]:
+    if inputs is None:
+        return generate_feeds(model, shapes=shapes)
+    if shapes:
+        raise OrtflashError("Give inputs or shapes, not both: given inputs have their shapes.")
+    if isinstance(inputs, Mapping):
+        return [load_feed(model, inputs)]
+    try:
+        with np.load(inputs, allow_pickle=False) as arrays:
+            return [load_feed(model, dict(arrays))]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise OrtflashError(f"Can't read inputs from {os.fspath(inputs)}: {error}.") from None
+
+
+def _same_interface(original: ModelProto, rewritten: ModelProto) -> None:
+    for kind in ("input", "output"):
+        names = [[value.name for value in getattr(model.graph, kind)] for model in (original, rewritten)]
+        if names[0] != names[1]:
+            raise InvalidModelError(f"The models don't belong together: their {kind}s are {names[0]} and {names[1]}.")
+
+
+def _counted(progress: Progress | None, stage: str, total: int) -> Callable[[], None] | None:
+    """Turns "one more is done" into what ``progress`` wants to know."""
+    if progress is None:
+        return None
+    done = itertools.count(1)
+    return lambda: progress(stage, next(done), total)
