@@ -277,7 +277,8 @@ def _as_float32(array: Array) -> Array:
 def _rounded_to_tf32(array: Array) -> Array:
     """Round to 10 bits of fraction, to the nearest even, as fp32."""
     bits = array.astype(np.float32).view(np.uint32)
-    return ((bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)).view(np.float32)
+    rounded: Array = (bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)
+    return rounded.view(np.float32)
 
 
 def rounding_floor(*inputs: Any, seed: int = 0, **named: Any) -> tuple[float, float]:

@@ -23,6 +23,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
 
+LOWEST = {"float32": -3.4028234663852886e38, "float16": -65504.0, "bfloat16": -3.3895313892515355e38}
+"""What ``torch.finfo(dtype).min`` gives; exporters mask with it."""
+
 
 @dataclass(frozen=True)
 class AttentionCase:
@@ -98,10 +101,10 @@ class AttentionCase:
             "block_size": self.block_size,
         }
 
-    def make_inputs(self, seed: int = 0) -> dict[str, Array]:
+    def make_inputs(self, seed: int = 0) -> dict[str, Any]:
         """The inputs that this case has, by their names in the schema; the same for the same seed."""
         rng = np.random.default_rng(seed)
-        inputs = dict(zip(("query", "key", "value"), self._make_operands(rng), strict=True))
+        inputs: dict[str, Any] = dict(zip(("query", "key", "value"), self._make_operands(rng), strict=True))
         if self.bias is not None:
             inputs["attn_bias"] = self._make_bias(rng)
         if self.mask is not None:
@@ -136,7 +139,7 @@ class AttentionCase:
         assert self.bias is not None
         shape = self.shape(self.bias)
         dtype = DTYPES[self.bias_dtype or self.dtype]
-        lowest = float(ml_dtypes.finfo(dtype).min)
+        lowest = LOWEST[dtype.name]
         masked = rng.random(shape) < 0.3
         bias = 2 * rng.standard_normal(shape)
         if self.bias_kind == "ten_thousand":
@@ -344,13 +347,13 @@ def _corner() -> Iterator[AttentionCase]:
     yield replace(
         rows,
         name="masked-rows-lowest-fill",
-        mask_fill=-3.4028234663852886e38,
+        mask_fill=LOWEST["float32"],
         reason="a row of -3.4e38 is a uniform average",
     )
     yield replace(
         rows,
         name="masked-rows-lowest-fill-causal",
-        mask_fill=-3.4028234663852886e38,
+        mask_fill=LOWEST["float32"],
         is_causal=1,
         reason="causal excludes absolutely; what is left of a filled row is averaged",
     )

@@ -45,11 +45,10 @@ def expect(case: AttentionCase, seed: int = 0, tf32: bool = False) -> tuple[Expe
     exact = reference.attention(**inputs, **attributes)
     reordered = reference.reordered(**inputs, **attributes, tf32=tf32)
     floors = reference.rounding_floor(**inputs, **attributes)
-    output, lse = (
-        Expected(name, *values)
-        for name, *values in zip(("output", "softmax_lse"), exact, reordered, floors, strict=True)
+    return (
+        Expected("output", exact[0], reordered[0], floors[0]),
+        Expected("softmax_lse", exact[1], reordered[1], floors[1]),
     )
-    return output, lse
 
 
 def check(actual: Array, expected: Expected) -> None:
