@@ -4,14 +4,20 @@
 
 A :class:`Site` is one Softmax (or its spelled-out equivalent, or a fused attention op) of the model. It carries either
 an :class:`AttentionForm` (fusable) or a :class:`Refusal` (and why not).
+
+Axes are written as in einops: ``"b s (n d)"`` is a 3-D tensor whose last axis holds heads and head size side by side.
+``b`` batch, ``n`` key/value heads, ``g`` query heads that share one of those, ``s`` queries, ``t`` keys, ``d`` head
+size of query and key, ``e`` head size of value, ``1`` an axis of size 1 (or one that is broadcast). A number behind a
+letter tells apart several of a kind (``"b1 b2 n s d"``); the op's axis is then their product, in that order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Union
 
-Dim = int | str | None
+Dim = Union[int, str, None]
 """A dimension: known, symbolic, or unknown."""
 
 
@@ -28,20 +34,19 @@ class TensorRef:
 
 @dataclass(frozen=True)
 class Operand:
-    """Query, key or value: a tensor of the user's graph, and what each of its axes is.
-
-    ``axes`` has one letter an axis: ``B`` batch, ``N`` heads, ``S`` sequence, ``H`` head size. ``"BNSH"`` is the
-    usual 4-D layout, ``"BSNH"`` one before the head transpose, ``"BNHS"`` a key that is already transposed. ``"BSH"``
-    with ``num_heads > 1`` is the 3-D layout whose last axis is N*H; with ``num_heads == 1`` it is a batched product
-    without heads. More letters ``B`` in a row mean several batch axes that have to be flattened (``"BBNSH"``).
-    """
+    """Query, key or value: a tensor of the user's graph, and what each of its axes is."""
 
     tensor: TensorRef
     axes: str
+    """Such as ``"b n s d"``, ``"b s (n d)"`` or, a key that is already transposed, ``"b n d t"``."""
     num_heads: int
     """0 where it can only be read from the shape at run time."""
     head_size: int
     """0 where unknown."""
+    factor: TensorRef | None = None
+    """A tensor that multiplies the operand before the op: a temperature a head. Query only."""
+    factor_axes: str = ""
+    """Axes of ``factor``."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,18 @@ class ScoreTerm:
     kind: Literal["bias", "mask"]
     """bias: ``+ coeff * tensor``; mask: ``where(tensor, score, fill)``."""
     tensor: TensorRef
+    axes: str = ""
+    """Axes of ``tensor``, aligned to nothing: as many as it has."""
     coeff: float = 1.0
     """Product of the scales met between this term and the softmax."""
     fill: float | None = None
     """mask only: what a False leaves, already multiplied by the scales outside the term."""
     inverted: bool = False
     """mask only: the tensor says True where the score is *replaced*."""
+    floor: float | None = None
+    """bias only: the sum with the score is clamped from below here (``Max(score + bias, lowest)``)."""
+    note: str = ""
+    """What was assumed or given up, in words; "" where nothing was."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ class AttentionForm:
     key: Operand
     value: Operand
     scale: float
+    """0: provably ``1/sqrt(d)`` of a head size that isn't known."""
     softcap: float = 0.0
     terms: tuple[ScoreTerm, ...] = ()
     is_causal: bool = False
@@ -101,9 +113,19 @@ class AttentionForm:
     guard: Literal["none", "nan_to_zero", "masked_row_to_zero"] = "none"
     kv_num_heads: int = 0
     """0: as many as query heads."""
+    layout: Literal["BSNH", "BNSH"] = "BNSH"
+    """The op's: 3-D with the heads side by side, or 4-D."""
+    op_axes: Mapping[str, str] = field(default_factory=dict)
+    """Which letters make up the op's axes: ``{"B": "b", "N": "n g", "M": "n", "S": "s", "T": "t", "D": "d", "E": "e"}``."""
+    sizes: Mapping[str, Dim] = field(default_factory=dict)
+    """Size of each letter."""
     output: TensorRef = field(default_factory=lambda: TensorRef("", 0, None))
-    output_axes: str = "BNSH"
-    """Axes of ``output`` as the model wants it, in the letters of :class:`Operand`."""
+    output_axes: str = "b n s e"
+    """Axes of ``output`` as the model wants it."""
+    output_scale: float = 1.0
+    """A number that multiplies the output: scales met between the softmax and the second product."""
+    elem_type: int = 0
+    """``onnx.TensorProto.DataType`` of the op's query, key, value and output."""
     peels: tuple[Peel, ...] = ()
 
 

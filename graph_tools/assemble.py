@@ -1,0 +1,349 @@
+"""From a match to a form: which atoms are batch, heads and rows of the fused op, and where each operand is cut off.
+
+The mathematics leaves this open. Rows of a product may be heads that share their keys (grouped heads folded into
+rows); a batch axis may as well be heads (windows with a bias of their own). Every sensible choice is priced by the
+nodes that would have to stay or be added, and the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from onnx import TensorProto
+
+from . import symbolic
+from .graph_view import Scope
+from .layout import Atom, Layout, finest, size_of
+from .normal_form import AttentionForm, Dim, Operand, Peel, Refusal, ScoreTerm, TensorRef
+from .peel import Match, OutPoint, Point
+from .rearrange import Axes, cost, plan, to_pattern
+from .rules_operands import UPCASTS
+from .rules_scores import refuse
+from .symbolic import Expr, Value
+from .terms import Term, refine
+
+SUPPORTED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""Types that the op computes in."""
+
+CAST, MULTIPLY = 4.1, 4.1
+"""Costs of a new Cast or Mul, beside those of :mod:`.rearrange`."""
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """One way to see the atoms as the op's axes."""
+
+    batch: tuple[Atom, ...]
+    heads: tuple[Atom, ...]
+    """Those that key and value have too."""
+    groups: tuple[Atom, ...]
+    rows: tuple[Atom, ...]
+    keys: tuple[Atom, ...]
+    head: tuple[Atom, ...]
+    value_head: tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    price: float
+    roles: _Roles
+    layout: Literal["BSNH", "BNSH"]
+    elem_type: int
+    query: Point
+    key: Point
+    value: Point
+    output: OutPoint
+    terms: tuple[Point, ...]
+    scale: float
+
+
+def assemble(found: Match) -> AttentionForm | Refusal:
+    """The cheapest form of a match."""
+    scope = found.anchor.scope
+    terms, peels = refine(scope, found.terms, found.score_type)
+    elem_types = _elem_types(found)
+    if isinstance(elem_types, Refusal):
+        return elem_types
+    best: _Choice | None = None
+    reason: Refusal | None = None
+    for roles in _candidates(found):
+        for layout in ("BSNH", "BNSH"):
+            for elem_type in elem_types:
+                choice = _choose(found, terms, roles, layout, elem_type)  # type: ignore[arg-type]
+                if isinstance(choice, Refusal):
+                    reason = reason or choice
+                elif best is None or choice.price < best.price - 1e-9:
+                    best = choice
+    if best is None:
+        return reason or refuse(found.anchor.node, "layout", "no arrangement of the axes fits the fused op")
+    return _form(found, terms, best, peels)
+
+
+def _elem_types(found: Match) -> list[int] | Refusal:
+    if found.output_type not in SUPPORTED:
+        known = TensorProto.DataType.Name(found.output_type).lower() if found.output_type else "unknown"
+        return refuse(
+            found.anchor.node, "type", f"attention in {known} isn't supported", "export in fp32, fp16 or bf16"
+        )
+    wider = [kind for kind in (TensorProto.FLOAT,) if kind != found.output_type]
+    return [found.output_type, *wider]
+
+
+def _candidates(found: Match) -> Iterator[_Roles]:
+    """Ways to see the atoms, the plainest first."""
+    order = [leaf for atom in found.order for leaf in atom.leaves()]
+    rows = [leaf for atom in found.rows for leaf in atom.leaves()]
+    keyed = _present(found.key) | _present(found.value)
+    choices: list[tuple[Atom, ...]] = [tuple(rows)]
+    if len(rows) > 1:
+        choices += [(row,) for row in reversed(rows)]
+    for chosen in choices:
+        taken = {id(atom) for atom in chosen}
+        outer = [atom for atom in order if id(atom) not in taken]
+        splits = sorted(range(len(outer) + 1), key=lambda index: abs(index - (len(outer) - 1)))
+        for split in splits:
+            heads, groups = _grouped(outer[split:], keyed)
+            yield _Roles(
+                tuple(outer[:split]),
+                tuple(heads),
+                tuple(groups),
+                chosen,
+                tuple(leaf for atom in found.keys for leaf in atom.leaves()),
+                tuple(finest(found.head)),
+                tuple(finest(found.value_head)),
+            )
+
+
+def _present(points: Sequence[Point]) -> set[int]:
+    """The atoms that the deepest point of an operand still has."""
+    return {id(atom) for axis in points[-1].layout for atom in finest(axis)}
+
+
+def _grouped(heads: Sequence[Atom], keyed: set[int]) -> tuple[list[Atom], list[Atom]]:
+    """Trailing heads that key and value don't have share one key/value head; any before them are repeated."""
+    split = len(heads)
+    while split and id(heads[split - 1]) not in keyed:
+        split -= 1
+    return list(heads[:split]), list(heads[split:])
+
+
+def _axes(layout: Layout) -> Axes:
+    return tuple(tuple(finest(axis)) for axis in layout)
+
+
+def _choose(
+    found: Match, terms: Sequence[Term], roles: _Roles, layout: Literal["BSNH", "BNSH"], elem_type: int
+) -> _Choice | Refusal:
+    node = found.anchor.node
+    query_heads = (*roles.heads, *roles.groups)
+    if layout == "BSNH":
+        sizes = [symbolic.product(atom.size for atom in atoms) for atoms in (query_heads, roles.heads)]
+        if not all(isinstance(size, int) for size in sizes):
+            return refuse(node, "layout", "the number of heads isn't known")
+        q_axes: Axes = (roles.batch, roles.rows, (*query_heads, *roles.head))
+        k_axes: Axes = (roles.batch, roles.keys, (*roles.heads, *roles.head))
+        v_axes: Axes = (roles.batch, roles.keys, (*roles.heads, *roles.value_head))
+        o_axes: Axes = (roles.batch, roles.rows, (*query_heads, *roles.value_head))
+    else:
+        q_axes = (roles.batch, query_heads, roles.rows, roles.head)
+        k_axes = (roles.batch, roles.heads, roles.keys, roles.head)
+        v_axes = (roles.batch, roles.heads, roles.keys, roles.value_head)
+        o_axes = (roles.batch, query_heads, roles.rows, roles.value_head)
+    scope = found.anchor.scope
+    price = 0.0
+    best: tuple[float, Point, Point, float] | None = None
+    for query_price, query in _priced(scope, found.query, q_axes, elem_type):
+        for key_price, key in _priced(scope, found.key, k_axes, elem_type):
+            scale = _scale(found, query, key, roles)
+            total = query_price + key_price
+            if scale is not None and (best is None or total < best[0] - 1e-9):
+                best = (total, query, key, scale)
+    if best is None:
+        return _no_operands(found, q_axes, k_axes, elem_type)
+    price += best[0]
+    values = [(p, point) for p, point in _priced(scope, found.value, v_axes, elem_type) if point.factor == 1]
+    if not values:
+        return refuse(node, "layout", f"the values '{found.value[0].tensor}' can't be brought into the op's layout")
+    value_price, value = min(values, key=lambda item: item[0])
+    outputs = []
+    for point in found.output:
+        moves = plan(o_axes, _axes(point.layout))
+        if moves is not None:
+            outputs.append((cost(moves) + point.kept, point))
+    if not outputs:
+        return refuse(node, "layout", "the op's output can't be brought into the layout that the model wants")
+    output_price, output = min(outputs, key=lambda item: item[0])
+    price += value_price + output_price + (CAST if elem_type != found.output_type else 0)
+    chosen = []
+    for term in terms:
+        priced = [
+            (cost(moves) + point.kept, point)
+            for point in term.points
+            if (moves := plan(_axes(point.layout), term_axes(point.layout, roles_axes(roles)))) is not None
+        ]
+        if not priced:
+            return refuse(term.raw.node, "bias", f"the axes of '{term.raw.tensor}' can't be brought into the op's order")
+        term_price, point = min(priced, key=lambda item: item[0])
+        price += term_price
+        chosen.append(point)
+    return _Choice(price, roles, layout, elem_type, best[1], best[2], value, output, tuple(chosen), best[3])
+
+
+def _priced(scope: Scope, points: Sequence[Point], target: Axes, elem_type: int) -> list[tuple[float, Point]]:
+    priced = []
+    for point in points:
+        moves = plan(_axes(point.layout), target)
+        source = scope.elem_type(point.tensor)
+        if moves is None or (source != elem_type and elem_type not in UPCASTS.get(source, ())):
+            continue
+        priced.append((cost(moves) + point.kept + (CAST if source != elem_type else 0), point))
+    return priced
+
+
+def _no_operands(found: Match, q_axes: Axes, k_axes: Axes, elem_type: int) -> Refusal:
+    scope, node = found.anchor.scope, found.anchor.node
+    for points, axes, name in ((found.query, q_axes, "query"), (found.key, k_axes, "key")):
+        if not _priced(scope, points, axes, elem_type):
+            return refuse(node, "layout", f"the {name} '{points[0].tensor}' can't be brought into the op's layout")
+    return refuse(
+        node,
+        "scale",
+        "the scale depends on a dimension that isn't known, and it isn't 1/sqrt of the head size",
+        "export with a fixed head size",
+    )
+
+
+def roles_axes(roles: _Roles) -> Axes:
+    """The axes of the scores as the op sees them: batch, heads, rows, keys."""
+    return (roles.batch, (*roles.heads, *roles.groups), roles.rows, roles.keys)
+
+
+def term_axes(layout: Layout, scores: Axes) -> Axes:
+    """What a bias or mask has to look like to broadcast to the scores: an axis whole, or of size 1."""
+    present = {id(atom) for axis in layout for atom in finest(axis)}
+    axes = tuple(axis if any(id(atom) in present for atom in axis) else () for axis in scores)  # type: ignore
+    start = 0
+    rank = len(layout)
+    while start < len(axes) and len(axes) - start > max(rank, 1) and not axes[start]:
+        start += 1
+    return axes[start:]
+
+
+def _scale(found: Match, query: Point, key: Point, roles: _Roles) -> float | None:
+    """The number that multiplies QK^T; 0 for a provable 1/sqrt(D) of an unknown D; ``None`` where it isn't known."""
+    resolve = found.anchor.scope.view.resolve
+    total = symbolic.product((found.coeff, query.factor, key.factor))
+    if found.cap is not None:
+        if not isinstance(found.cap, (int, float)) or found.cap <= 0:
+            return None
+        total = symbolic.mul(total, found.cap)
+    total = resolve(total)
+    if isinstance(total, (int, float)):
+        return float(total) if total != 0 else None
+    width = symbolic.product(resolve(atom.size) for atom in roles.head)
+    default = symbolic.power(width, -0.5)
+    return 0.0 if isinstance(default, Expr) and _close(total, default) and found.cap is None else None
+
+
+def _close(a: Expr, b: Expr) -> bool:
+    if set(a.terms) != set(b.terms):
+        return False
+    return all(abs(a.terms[key] - b.terms[key]) <= 1e-6 * abs(b.terms[key]) for key in a.terms)
+
+
+# --------------------------------------------------------------------------------------------------------- the form
+
+
+def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[Peel]) -> AttentionForm:
+    scope, roles = found.anchor.scope, choice.roles
+    letters = _letters(roles)
+    sizes = {letters[atom]: _dim(scope, atom.size) for atom in letters}
+
+    def pattern(layout: Layout) -> str:
+        return to_pattern([[letters[atom] for atom in finest(axis)] for axis in layout])
+
+    def words(atoms: Sequence[Atom]) -> str:
+        return " ".join(letters[atom] for atom in atoms)
+
+    query_heads = (*roles.heads, *roles.groups)
+    heads = _known(symbolic.product(atom.size for atom in query_heads))
+    kv_heads = _known(symbolic.product(atom.size for atom in roles.heads))
+    head, value_head = _known(size_of(roles.head)), _known(size_of(roles.value_head))
+    score_terms = []
+    for term, point in zip(terms, choice.terms):
+        raw = term.raw
+        score_terms.append(
+            ScoreTerm(
+                raw.kind,  # type: ignore[arg-type]
+                ref(scope, point.tensor),
+                pattern(point.layout),
+                float(raw.coeff) if isinstance(raw.coeff, (int, float)) else 1.0,
+                raw.fill,
+                raw.inverted,
+                raw.floor,
+                term.note,
+            )
+        )
+    operand_peels = (*choice.query.peels, *choice.key.peels, *choice.value.peels, *choice.output.peels)
+    factor = found.output_factor
+    return AttentionForm(
+        query=Operand(ref(scope, choice.query.tensor), pattern(choice.query.layout), heads, head),
+        key=Operand(ref(scope, choice.key.tensor), pattern(choice.key.layout), kv_heads, head),
+        value=Operand(ref(scope, choice.value.tensor), pattern(choice.value.layout), kv_heads, value_head),
+        scale=choice.scale,
+        softcap=float(found.cap) if isinstance(found.cap, (int, float)) else 0.0,
+        terms=tuple(score_terms),
+        guard=found.guard,  # type: ignore[arg-type]
+        kv_num_heads=0 if kv_heads == heads else kv_heads,
+        layout=choice.layout,
+        op_axes={
+            "B": words(roles.batch),
+            "N": words(query_heads),
+            "M": words(roles.heads),
+            "S": words(roles.rows),
+            "T": words(roles.keys),
+            "D": words(roles.head),
+            "E": words(roles.value_head),
+        },
+        sizes=sizes,
+        output=ref(scope, choice.output.tensor),
+        output_axes=pattern(choice.output.layout),
+        output_scale=float(factor) if isinstance(factor, (int, float)) else 1.0,
+        elem_type=choice.elem_type,
+        peels=(*operand_peels, *found.peels, *peels),
+    )
+
+
+def _letters(roles: _Roles) -> dict[Atom, str]:
+    letters: dict[Atom, str] = {}
+    groups = (
+        ("b", roles.batch),
+        ("n", roles.heads),
+        ("g", roles.groups),
+        ("s", roles.rows),
+        ("t", roles.keys),
+        ("d", roles.head),
+        ("e", roles.value_head),
+    )
+    for letter, atoms in groups:
+        for index, atom in enumerate(atoms):
+            letters[atom] = letter if len(atoms) == 1 else f"{letter}{index + 1}"
+    return letters
+
+
+def _known(size: Value) -> int:
+    return int(size) if isinstance(size, (int, float)) else 0
+
+
+def _dim(scope: Scope, size: Value) -> Dim:
+    resolved = scope.view.resolve(size)
+    return int(resolved) if isinstance(resolved, (int, float)) else symbolic.to_text(resolved)
+
+
+def ref(scope: Scope, name: str) -> TensorRef:
+    """A tensor with what is known of it."""
+    shape = scope.shape(name)
+    dims = None if shape is None else tuple(_dim(scope, dim) for dim in shape)
+    return TensorRef(name, scope.elem_type(name), dims)

@@ -1,0 +1,319 @@
+"""From an ``AttentionForm`` to the nodes of one ``ortflash::FlashAttention`` call.
+
+Biases and masks go in as they are, un-broadcast. Two biases are added up before the op, in the smallest shape that
+both broadcast to; two masks with the same fill are And-ed. A mask that a bias follows becomes an additive term of the
+same numbers where its fill swallows any score, and otherwise the site is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from .edits import FlashCall, SiteEdit
+from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, Site
+from .rearrange import Axes, from_pattern, plan
+from .rearrange_nodes import Builder, Names, UnknownSizeError
+from .terms import absorbs
+
+__all__ = ["Names", "lower"]
+
+MIN_OPSET = 13
+"""The first opset of which the function body is written."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A term on its way into the op."""
+
+    tensor: str
+    elem_type: int
+    axes: Axes
+    floor: float | None = None
+
+
+def lower(site: Site, form: AttentionForm, names: Names, opset: int) -> SiteEdit | Refusal:
+    """The edit that fuses ``site``, or why this form has no fused op."""
+    if opset < MIN_OPSET:
+        return Refusal(
+            "opset",
+            site.name,
+            f"the model's opset is {opset}, and the fused op's function body needs {MIN_OPSET} or more",
+            "convert the model with onnx.version_converter first",
+        )
+    builder = Builder(names, names.fresh(f"{_stem(site.name)}_flash"), form.sizes, opset)
+    for operand in (form.query, form.key, form.value):
+        builder.provide(operand.tensor, operand.axes)
+    for term in form.terms:
+        builder.provide(term.tensor, term.axes)
+    try:
+        return _lowered(site, form, builder)
+    except UnknownSizeError as error:
+        return Refusal(
+            "layout",
+            site.name,
+            f"the size of axis '{error}' is needed to bring the operands into the op's layout, and no tensor has it",
+            "export with fixed shapes",
+        )
+
+
+def _stem(name: str) -> str:
+    return name.strip("/").replace("/", ".") or "attention"
+
+
+def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Refusal:
+    inputs = {
+        "query": _operand(builder, form, form.query, "query"),
+        "key": _operand(builder, form, form.key, "key"),
+        "value": _operand(builder, form, form.value, "value"),
+    }
+    attributes: dict[str, int | float | str] = {}
+    terms = _terms(builder, form, site)
+    if isinstance(terms, Refusal):
+        return terms
+    inputs.update(terms[0])
+    attributes.update(terms[1])
+    if form.layout == "BSNH":
+        attributes["num_heads"] = form.query.num_heads
+        attributes["kv_num_heads"] = form.kv_num_heads or form.query.num_heads
+    if form.scale:
+        attributes["scale"] = form.scale
+    if form.softcap:
+        attributes["softcap"] = form.softcap
+    attributes.update(_structure(form))
+    if form.sinks is not None:
+        inputs["sinks"] = form.sinks.name
+    if form.key_lengths is not None:
+        inputs["key_lengths"] = form.key_lengths.name
+    if form.block_mask is not None:
+        inputs["block_mask"] = form.block_mask.name
+        attributes["block_size"] = form.block_size
+    before, builder.nodes = builder.nodes, []
+    output = _after(builder, form)
+    return SiteEdit(
+        site=site,
+        call=FlashCall(builder.fresh_name("node"), inputs, attributes, output, form.elem_type),
+        before=tuple(before),
+        after=tuple(builder.nodes),
+        initializers=tuple(builder.initializers),
+        replaces=form.output.name,
+        border=_border(form),
+    )
+
+
+def _structure(form: AttentionForm) -> dict[str, int | float | str]:
+    attributes: dict[str, int | float | str] = {}
+    if form.is_causal:
+        attributes["is_causal"] = 1
+    if form.causal_alignment != "top_left":
+        attributes["causal_alignment"] = form.causal_alignment
+    if form.window_left >= 0:
+        attributes["window_left"] = form.window_left
+    if form.window_right >= 0:
+        attributes["window_right"] = form.window_right
+    return attributes
+
+
+def _border(form: AttentionForm) -> dict[str, str]:
+    border = {"query": form.query.tensor.name, "key": form.key.tensor.name, "value": form.value.tensor.name}
+    for index, term in enumerate(form.terms):
+        border[f"term{index}"] = term.tensor.name
+    if form.query.factor is not None:
+        border["factor"] = form.query.factor.name
+    if form.sinks is not None:
+        border["sinks"] = form.sinks.name
+    return border
+
+
+# ---------------------------------------------------------------------------------------------------------- operands
+
+
+def op_axes(form: AttentionForm, role: str) -> Axes:
+    """The arrangement that the op wants for ``query``, ``key``, ``value`` or ``output``."""
+    letters = {axis: tuple(words.split()) for axis, words in form.op_axes.items()}
+    batch = letters["B"]
+    rows = letters["T"] if role in ("key", "value") else letters["S"]
+    heads = letters["M"] if role in ("key", "value") else letters["N"]
+    width = letters["E"] if role in ("value", "output") else letters["D"]
+    if form.layout == "BSNH":
+        return (batch, rows, (*heads, *width))
+    return (batch, heads, rows, width)
+
+
+def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str) -> str:
+    tensor = operand.tensor.name
+    if operand.tensor.elem_type != form.elem_type:
+        tensor = builder.add("Cast", [tensor], f"{role}_cast", to=form.elem_type)
+    source, target = from_pattern(operand.axes), op_axes(form, role)
+    moves = plan(source, target)
+    if moves is None:
+        raise UnknownSizeError(operand.axes)
+    tensor = builder.moves(tensor, source, moves, role)
+    if operand.factor is None:
+        return tensor
+    factor = operand.factor.name
+    if operand.factor.elem_type != form.elem_type:
+        factor = builder.add("Cast", [factor], "factor_cast", to=form.elem_type)
+    wanted = _broadcast_axes(from_pattern(operand.factor_axes), target)
+    factor_moves = plan(from_pattern(operand.factor_axes), wanted)
+    if factor_moves is None:
+        raise UnknownSizeError(operand.factor_axes)
+    factor = builder.moves(factor, from_pattern(operand.factor_axes), factor_moves, "factor")
+    return builder.add("Mul", [tensor, factor], f"{role}_scaled")
+
+
+def _broadcast_axes(source: Axes, target: Axes) -> Axes:
+    """``target`` with size 1 where ``source`` has nothing of the axis."""
+    present = {letter for axis in source for letter in axis}
+    return tuple(axis if any(letter in present for letter in axis) else () for axis in target)
+
+
+def _after(builder: Builder, form: AttentionForm) -> str:
+    """The nodes behind the call; returns the name of the call's own output."""
+    source, target = op_axes(form, "output"), from_pattern(form.output_axes)
+    moves = plan(source, target) or []
+    casts = form.output.elem_type not in (0, form.elem_type)
+    scaled = form.output_scale != 1
+    if not moves and not casts and not scaled:
+        return form.output.name
+    result = builder.fresh_name("output")
+    steps = [bool(scaled), casts, bool(moves)]
+    current = result
+    if scaled:
+        last = form.output.name if not any(steps[1:]) else ""
+        factor = builder.number(form.output_scale, form.elem_type, "output_scale")
+        current = builder.add("Mul", [current, factor], "output_scaled", last)
+    if casts:
+        last = form.output.name if not moves else ""
+        current = builder.add("Cast", [current], "output_cast", last, to=form.output.elem_type)
+    if moves:
+        builder.moves(current, source, moves, "output", form.output.name)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------------- terms
+
+
+def _terms(
+    builder: Builder, form: AttentionForm, site: Site
+) -> tuple[dict[str, str], dict[str, int | float | str]] | Refusal:
+    """attn_bias, attn_mask and mask_fill for the terms of a form."""
+    last_bias = max((index for index, term in enumerate(form.terms) if term.kind == "bias"), default=-1)
+    early, tail = list(form.terms[: last_bias + 1]), list(form.terms[last_bias + 1 :])
+    fills = {term.fill for term in tail}
+    if len(fills) > 1:
+        outermost = tail[-1].fill
+        early += [term for term in tail if term.fill != outermost]
+        tail = [term for term in tail if term.fill == outermost]
+    additive = [term for term in early if term.kind == "mask"]
+    for term in additive:
+        if term.fill is None or not absorbs(term.fill, TensorProto.FLOAT):
+            return Refusal(
+                "mask",
+                site.name,
+                f"the mask '{term.tensor.name}' with fill {term.fill} is followed by another term, and the sum of both"
+                " isn't a mask",
+            )
+    inputs: dict[str, str] = {}
+    attributes: dict[str, int | float | str] = {}
+    scores: Axes = tuple(tuple(form.op_axes[axis].split()) for axis in "BNST")
+    if early:
+        inputs["attn_bias"] = _bias(builder, form, early, scores)
+    if tail:
+        inputs["attn_mask"] = _mask(builder, tail, scores)
+        fill = tail[0].fill
+        if fill is not None and fill != -math.inf:
+            attributes["mask_fill"] = fill
+    return inputs, attributes
+
+
+def _placed(builder: Builder, tensor: str, axes: Axes, scores: Axes, role: str) -> str:
+    wanted = score_axes(axes, scores)
+    moves = plan(axes, wanted)
+    if moves is None:
+        raise UnknownSizeError(role)
+    return builder.moves(tensor, axes, moves, role)
+
+
+def score_axes(axes: Axes, scores: Axes) -> Axes:
+    """How a term of these axes has to look to broadcast to the scores; leading axes of size 1 are dropped."""
+    wanted = _broadcast_axes(axes, scores)
+    start = 0
+    while start < len(wanted) and len(wanted) - start > max(len(axes), 1) and not wanted[start]:
+        start += 1
+    return wanted[start:]
+
+
+def _bias(builder: Builder, form: AttentionForm, terms: Sequence[ScoreTerm], scores: Axes) -> str:
+    kinds = {_bias_type(form, term) for term in terms}
+    elem_type = kinds.pop() if len(kinds) == 1 else TensorProto.FLOAT
+    parts = [_bias_part(builder, form, term, elem_type) for term in terms]
+    if len(parts) == 1:
+        part = _floored(builder, parts[0])
+        return _placed(builder, part.tensor, part.axes, scores, "bias")
+    return _sum(builder, parts, scores)
+
+
+def _bias_type(form: AttentionForm, term: ScoreTerm) -> int:
+    """The type of a bias in the op: its own, where the op takes it, else fp32."""
+    kind = form.elem_type if term.kind == "mask" else term.tensor.elem_type
+    return kind if kind in (form.elem_type, TensorProto.FLOAT) else TensorProto.FLOAT
+
+
+def _bias_part(builder: Builder, form: AttentionForm, term: ScoreTerm, elem_type: int) -> _Part:
+    axes = from_pattern(term.axes)
+    if term.kind == "mask":
+        fill = term.fill if term.fill is not None else -math.inf
+        keep = builder.number(0.0, elem_type, "keep")
+        masked = builder.number(fill, elem_type, "fill")
+        order = [masked, keep] if term.inverted else [keep, masked]
+        tensor = builder.add("Where", [term.tensor.name, *order], "bias_of_mask")
+        return _Part(tensor, elem_type, axes, term.floor)
+    tensor = term.tensor.name
+    if term.tensor.elem_type != elem_type:
+        tensor = builder.add("Cast", [tensor], "bias_cast", to=elem_type)
+    if term.coeff != 1:
+        tensor = builder.add("Mul", [tensor, builder.number(term.coeff, elem_type, "coeff")], "bias_scaled")
+    return _Part(tensor, elem_type, axes, term.floor)
+
+
+def _floored(builder: Builder, part: _Part) -> _Part:
+    if part.floor is None:
+        return part
+    floor = builder.number(part.floor, part.elem_type, "floor")
+    return _Part(builder.add("Max", [part.tensor, floor], "bias_clamped"), part.elem_type, part.axes)
+
+
+def _sum(builder: Builder, parts: Sequence[_Part], scores: Axes) -> str:
+    """The sum of several biases with one axis for every letter, so that nothing is expanded but what has to be."""
+    single: Axes = tuple((letter,) for axis in scores for letter in axis)
+    total: _Part | None = None
+    for part in parts:
+        spread = _broadcast_axes(part.axes, single)
+        moves = plan(part.axes, spread)
+        if moves is None:
+            raise UnknownSizeError("bias")
+        placed = _Part(builder.moves(part.tensor, part.axes, moves, "bias"), part.elem_type, spread, part.floor)
+        if total is None:
+            total = placed
+            continue
+        if placed.floor is None and total.floor is not None:
+            total = _floored(builder, total)
+        axes = tuple(a or b for a, b in zip(total.axes, spread))
+        total = _Part(builder.add("Add", [total.tensor, placed.tensor], "bias_sum"), part.elem_type, axes, placed.floor)
+    assert total is not None
+    total = _floored(builder, total)
+    return _placed(builder, total.tensor, total.axes, scores, "bias")
+
+
+def _mask(builder: Builder, terms: Sequence[ScoreTerm], scores: Axes) -> str:
+    result = ""
+    for term in terms:
+        tensor = _placed(builder, term.tensor.name, from_pattern(term.axes), scores, "mask")
+        if term.inverted:
+            tensor = builder.add("Not", [tensor], "mask_kept")
+        result = builder.add("And", [result, tensor], "mask_both") if result else tensor
+    return result

@@ -1,0 +1,429 @@
+"""Rules that walk from the softmax's input back to the product of query and key.
+
+Each rule takes the state of the walk and the node that wrote the current tensor. It returns the states to go on from
+(more than one where it can't tell which operand is the score), or a refusal. What is peeled becomes a fact: a scale, a
+cap, a bias, a mask. ``state.coeff`` is the product of the scales passed so far, so ``(QK + bias) * 0.35`` gives the
+bias the coefficient 0.35 with no special case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Union
+
+from . import rules_operands, symbolic
+from .const_eval import axes_of, is_float, scalar
+from .graph_view import NodeView, Scope
+from .layout import Atom, Layout, broadcast_operand, finest
+from .normal_form import Peel, Refusal
+from .symbolic import Value
+
+
+@dataclass(frozen=True)
+class RawTerm:
+    """A bias or mask as it was met: its tensor with a layout over the site's atoms."""
+
+    kind: str
+    node: NodeView
+    tensor: str
+    layout: Layout
+    coeff: Value
+    fill: float | None = None
+    inverted: bool = False
+    floor: float | None = None
+
+
+@dataclass(frozen=True)
+class RawFactor:
+    """A tensor that multiplies the scores and doesn't vary along the keys: a temperature a head."""
+
+    node: NodeView
+    tensor: str
+    layout: Layout
+    divides: bool
+
+
+@dataclass(frozen=True)
+class ScoreState:
+    """Where the walk stands."""
+
+    scope: Scope
+    tensor: str
+    layout: Layout
+    keys: tuple[Atom, ...]
+    """The atoms that the softmax runs over."""
+    coeff: Value = 1
+    cap: Value | None = None
+    """The factor outside a Tanh; ``None`` until one is passed."""
+    terms: tuple[RawTerm, ...] = ()
+    factors: tuple[RawFactor, ...] = ()
+    floor: float | None = None
+    """What the sum is clamped to from below between here and the next term."""
+    sinks: tuple[str, Layout] | None = None
+    peels: tuple[Peel, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+
+    def at(self, node: NodeView, tensor: str, fact: str, rule: str, **changes: object) -> ScoreState:
+        """The state one node further towards the inputs."""
+        peel = Peel(rule, node.label, fact)
+        return replace(
+            self, tensor=tensor, peels=(*self.peels, peel), nodes=(*self.nodes, node), **changes  # type: ignore
+        )
+
+
+ScoreResult = Union[Sequence[ScoreState], Refusal]
+ScoreRule = Callable[[ScoreState, NodeView], ScoreResult]
+
+RULES: dict[str, ScoreRule] = {}
+
+
+def rule(*ops: str) -> Callable[[ScoreRule], ScoreRule]:
+    """Register a rule for these operators of the standard domain."""
+
+    def register(function: ScoreRule) -> ScoreRule:
+        for op in ops:
+            RULES[op] = function
+        return function
+
+    return register
+
+
+def refuse(node: NodeView, name: str, reason: str, hint: str = "") -> Refusal:
+    """A refusal at ``node``."""
+    return Refusal(name, node.label, reason, hint)
+
+
+def step(state: ScoreState, node: NodeView) -> ScoreResult:
+    """Apply the rule for ``node``, which writes ``state.tensor``."""
+    found = RULES.get(node.op) if not node.domain else None
+    if found is None:
+        return refuse(
+            node, "scores", f"between the product of query and key and the softmax stands {node.kind}, which no rule knows"
+        )
+    return found(state, node)
+
+
+# ------------------------------------------------------------------------------------------- movement and no-ops
+
+
+@rule("Cast")
+def cast(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Cast(s) -> s`` between float types: the op accumulates scores in fp32."""
+    if not is_float(state.scope.elem_type(node.input(0))) or not is_float(node.int_attribute("to") or 0):
+        return refuse(node, "cast", "a Cast on the scores that isn't between floating point types")
+    return [state.at(node, node.input(0), "accumulated in fp32", "cast")]
+
+
+@rule("Identity", "Dropout")
+def identity(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Identity(s) -> s``, ``Dropout(s) -> s`` in inference."""
+    if node.op == "Dropout" and not rules_operands.is_inference(state.scope, node):
+        return refuse(node, "dropout", "a Dropout in training mode drops scores at random", "export in eval mode")
+    return [state.at(node, node.input(0), "nothing in inference", "identity")]
+
+
+@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+def move(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Reshape(s) -> s``, ``Transpose(s) -> s``: only the layout changes."""
+    moved = rules_operands.step(state.scope, node, state.layout)
+    if moved is None:
+        return refuse(
+            node,
+            "reshape",
+            f"a {node.op} on the scores whose axes can't be followed: it isn't provably a split or merge of axes",
+            "export with the shapes of the inputs given, or fixed",
+        )
+    return [state.at(node, moved.tensor, moved.fact, "reshape", layout=moved.layout)]
+
+
+# ------------------------------------------------------------------------------------------------------------ scales
+
+
+def _scaled(state: ScoreState, node: NodeView, data: int, factor: Value, fact: str) -> ScoreResult:
+    if state.floor is not None:
+        return refuse(node, "clamp", "the scores are scaled inside a clamp")
+    return [state.at(node, node.input(data), fact, "scale", coeff=symbolic.mul(state.coeff, factor))]
+
+
+@rule("Mul")
+def multiply(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Mul(s, c) -> s; scale *= c``; ``Mul(s, t) -> s; query *= t`` for a tensor that is the same for all keys."""
+    for data, other in ((0, 1), (1, 0)):
+        factor = scalar(state.scope.fact(node.input(other)))
+        if factor is not None and _keeps(state, node.input(data)):
+            return _scaled(state, node, data, factor, f"scale *= {symbolic.to_text(factor)}")
+    return _temperature(state, node, ((0, 1), (1, 0)), divides=False)
+
+
+@rule("Div")
+def divide(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Div(s, c) -> s; scale /= c``."""
+    divisor = scalar(state.scope.fact(node.input(1)))
+    if divisor is not None and _keeps(state, node.input(0)):
+        factor = symbolic.real_divide(1.0, divisor)
+        if factor is None:
+            return refuse(node, "scale", "the scores are divided by zero or by a sum of dimensions")
+        return _scaled(state, node, 0, factor, f"scale /= {symbolic.to_text(divisor)}")
+    return _temperature(state, node, ((0, 1),), divides=True)
+
+
+@rule("Neg")
+def negate(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Neg(s) -> s; scale *= -1``."""
+    return _scaled(state, node, 0, -1, "scale *= -1")
+
+
+def _temperature(
+    state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int]], *, divides: bool
+) -> ScoreResult:
+    """A factor that varies along batch, heads or rows can multiply the query instead; along the keys it can't."""
+    if state.cap is not None:
+        return refuse(node, "scale", "the scores are multiplied by a tensor inside a softcap")
+    states = []
+    for data, other in orders:
+        if not _keeps(state, node.input(data)):
+            continue
+        shape = state.scope.shape(node.input(other))
+        layout = None if shape is None else broadcast_operand(state.layout, shape)
+        if layout is None or _varies_along_keys(state, layout):
+            continue
+        factor = RawFactor(node, node.input(other), layout, divides)
+        verb = "/=" if divides else "*="
+        fact = f"query {verb} {node.input(other)}"
+        states.append(state.at(node, node.input(data), fact, "temperature", factors=(*state.factors, factor)))
+    if not states:
+        return refuse(
+            node,
+            "scale",
+            f"the scores are {'divided' if divides else 'multiplied'} by a tensor that isn't one number",
+            "a factor for each key can't be expressed by an attention op",
+        )
+    return states
+
+
+def _varies_along_keys(state: ScoreState, layout: Layout) -> bool:
+    keys = {id(atom) for atom in finest(state.keys)}
+    return any(id(atom) in keys for axis in layout for atom in finest(axis))
+
+
+@rule("Tanh")
+def softcap(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``c * Tanh(s) -> s; softcap = c``. Inside, only scales are allowed."""
+    if state.cap is not None:
+        return refuse(node, "softcap", "one softcap inside another")
+    if state.factors or state.floor is not None:
+        return refuse(node, "softcap", "a softcap whose size isn't one number, or a clamp round one")
+    return [state.at(node, node.input(0), f"softcap = {symbolic.to_text(state.coeff)}", "softcap",
+                     cap=state.coeff, coeff=1)]
+
+
+# ---------------------------------------------------------------------------------------------------- biases, masks
+
+
+def _keeps(state: ScoreState, data: str) -> bool:
+    """Whether ``data`` has the full shape of the current tensor: it isn't broadcast up by the other operand."""
+    return _data_layout(state, data) is not None
+
+
+def _data_layout(state: ScoreState, data: str) -> Layout | None:
+    shape = state.scope.shape(data)
+    if shape is None or len(shape) > len(state.layout):
+        return None
+    missing = state.layout[: len(state.layout) - len(shape)]
+    aligned = state.layout[len(state.layout) - len(shape) :]
+    if any(axis for axis in missing) or any(axis and dim == 1 for axis, dim in zip(aligned, shape)):
+        return None
+    return aligned
+
+
+@rule("Add")
+def add(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Add(s, b) -> s; bias += coeff * b``. Which operand is the score, only the walk behind it shows."""
+    return _added(state, node, ((0, 1, 1), (1, 0, 1)))
+
+
+@rule("Sub")
+def subtract(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Sub(s, b) -> s; bias -= coeff * b``; ``Sub(s, ReduceMax(s)) -> s``, for softmax(s - c) = softmax(s)."""
+    shifted = _shift(state, node)
+    if shifted is not None:
+        return shifted
+    return _added(state, node, ((0, 1, -1),))
+
+
+def _shift(state: ScoreState, node: NodeView) -> ScoreResult | None:
+    if state.cap is not None or not _is_row_maximum(state, node.input(0), node.input(1)):
+        return None
+    nodes = []
+    name = node.input(1)
+    while name != node.input(0):
+        producer = state.scope.producer(name)
+        if producer is None:
+            return None
+        nodes.append(producer)
+        name = producer.input(0)
+    after = state.at(node, node.input(0), "softmax(s - c) = softmax(s)", "shift")
+    return [replace(after, nodes=(*after.nodes, *nodes))]
+
+
+def _is_row_maximum(state: ScoreState, data: str, name: str) -> bool:
+    """Whether ``name`` is the maximum of ``data`` over all keys, maybe through casts."""
+    for _ in range(3):
+        producer = state.scope.producer(name)
+        if producer is None:
+            return False
+        if producer.is_op("ReduceMax") and producer.input(0) == data:
+            axes = axes_of(producer, [state.scope.fact(item) for item in producer.inputs])
+            if axes is None or producer.int_attribute("keepdims", 1) != 1:
+                return False
+            touched = {id(atom) for axis in axes for atom in finest(state.layout[axis % len(state.layout)])}
+            return touched == {id(atom) for atom in finest(state.keys)}
+        if not producer.is_op("Cast", "Identity"):
+            return False
+        name = producer.input(0)
+    return False
+
+
+def _added(state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int, int]]) -> ScoreResult:
+    if state.cap is not None:
+        return refuse(node, "softcap", "a bias inside a softcap: tanh(s + b) can't be split")
+    if state.factors:
+        return refuse(node, "temperature", "a bias inside a factor that isn't one number")
+    states = []
+    for data, other, sign in orders:
+        aligned = _data_layout(state, node.input(data))
+        shape = state.scope.shape(node.input(other))
+        layout = None if shape is None else broadcast_operand(state.layout, shape)
+        if aligned is None or layout is None:
+            continue
+        coeff = symbolic.mul(state.coeff, sign)
+        term = RawTerm("bias", node, node.input(other), layout, coeff, floor=state.floor)
+        fact = f"bias += {symbolic.to_text(coeff)} * {node.input(other)}"
+        states.append(
+            state.at(node, node.input(data), fact, "bias", terms=(*state.terms, term), layout=aligned, floor=None)
+        )
+    if not states:
+        return refuse(
+            node,
+            "bias",
+            f"a bias of shape {_shape_text(state, node.input(1))} on scores of shape {_shape_text(state, node.input(0))}"
+            " makes the scores larger, or a shape isn't known",
+        )
+    return states
+
+
+@rule("Where")
+def where(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Where(keep, s, fill) -> s; mask(keep, coeff * fill)``, and the other way round."""
+    if state.cap is not None:
+        return refuse(node, "softcap", "a mask inside a softcap: tanh(-inf) is -1")
+    if state.factors or state.floor is not None:
+        return refuse(node, "temperature", "a mask inside a clamp, or inside a factor that isn't one number")
+    for data, other, inverted in ((1, 2, False), (2, 1, True)):
+        fill = constant_fill(state.scope, node.input(other))
+        if fill is None:
+            continue
+        aligned = _data_layout(state, node.input(data))
+        shape = state.scope.shape(node.input(0))
+        layout = None if shape is None else broadcast_operand(state.layout, shape)
+        if aligned is None or layout is None or not isinstance(state.coeff, (int, float)):
+            return refuse(node, "mask", "a mask that makes the scores larger, or whose shape isn't known")
+        if state.coeff <= 0:
+            return refuse(node, "mask", "a mask inside a scale that isn't positive")
+        filled = fill * float(state.coeff) if fill else fill
+        term = RawTerm("mask", node, node.input(0), layout, 1, filled, inverted)
+        fact = f"where({'not ' if inverted else ''}{node.input(0)}, s, {filled:g})"
+        return [state.at(node, node.input(data), fact, "mask", terms=(*state.terms, term), layout=aligned)]
+    return refuse(node, "mask", "a Where on the scores whose other branch isn't one number")
+
+
+def constant_fill(scope: Scope, name: str) -> float | None:
+    """The one number that a tensor of any size holds throughout, seen through Expand and Cast."""
+    for _ in range(6):
+        value = scope.fact(name).value
+        if value is not None and value.size and all(item == value.flat[0] for item in value.flat):
+            item = value.flat[0]
+            return float(item) if isinstance(item, (int, float)) else None
+        producer = scope.producer(name)
+        if producer is None:
+            array = scope.constant(name)
+            if array is None or not array.size or not (array == array.flat[0]).all():
+                return None
+            return float(array.flat[0])
+        if producer.is_op("Expand", "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Tile"):
+            name = producer.input(0)
+        elif producer.is_op("ConstantOfShape"):
+            from .const_eval import fill_of
+
+            fill = fill_of(producer)
+            return None if fill is None else float(fill)
+        else:
+            return None
+    return None
+
+
+@rule("Max", "Clip")
+def clamp(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Max(s + b, lowest) -> s + Max(b, lowest)``: what OPT does so that two masks don't add up to -inf.
+
+    Exact where ``lowest`` is so low that adding a score to it changes nothing.
+    """
+    if node.op == "Max" and len(node.inputs) == 2:
+        floors = [constant_fill(state.scope, name) for name in node.inputs]
+        data = next((index for index, floor in enumerate(floors) if floor is None), None)
+        floor = None if data is None else floors[1 - data]
+    elif node.op == "Clip" and not node.input(2) and "max" not in node.attributes:
+        data, floor = 0, node.float_attribute("min")
+        if node.input(1):
+            floor = constant_fill(state.scope, node.input(1))
+    else:
+        data, floor = None, None
+    if data is None or floor is None or state.coeff != 1 or state.cap is not None or state.factors:
+        return refuse(node, "clamp", f"a {node.op} on the scores that isn't a clamp to a lowest value")
+    if floor > LOWEST_ABSORBING:
+        return refuse(node, "clamp", f"the scores are clamped to {floor:g}, which a score can reach")
+    if not _keeps(state, node.input(data)):
+        return refuse(node, "clamp", "a clamp that changes the shape of the scores")
+    return [state.at(node, node.input(data), f"bias = max(bias, {floor:g})", "clamp", floor=floor)]
+
+
+LOWEST_ABSORBING = -1e30
+"""A fill at or below this absorbs any score in fp32 and bf16: ``score + fill == fill`` while ``|score| < 1e22``.
+
+The spacing of fp32 numbers at 1e30 is 2^76, about 7.6e22, and half of that is what rounding swallows.
+"""
+
+
+@rule("Concat")
+def sink(state: ScoreState, node: NodeView) -> ScoreResult:
+    """``Concat(s, sink) -> s; sinks = sink``: one more logit a row, dropped again after the softmax."""
+    axis = node.int_attribute("axis")
+    if axis is None or len(node.inputs) != 2 or state.sinks is not None or state.terms or state.coeff != 1:
+        return refuse(node, "sinks", "a Concat on the scores that isn't one sink column")
+    axis %= len(state.layout)
+    shapes = [state.scope.shape(name) for name in node.inputs]
+    if shapes[0] is None or shapes[1] is None or shapes[1][axis] != 1:
+        return refuse(node, "sinks", "a Concat on the scores whose second part isn't one column")
+    if [id(atom) for atom in state.layout[axis]] != [id(atom) for atom in state.keys]:
+        return refuse(node, "sinks", "a Concat on the scores along another axis than the softmax's")
+    keys = (Atom(shapes[0][axis]),)
+    layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
+    sinks = broadcast_operand(layout, shapes[1])
+    if sinks is None:
+        return refuse(node, "sinks", "a sink column whose shape isn't known")
+    fact = f"sinks = {node.input(1)}"
+    return [state.at(node, node.input(0), fact, "sinks", layout=layout, keys=keys, sinks=(node.input(1), sinks))]
+
+
+def _shape_text(state: ScoreState, name: str) -> str:
+    shape = state.scope.shape(name)
+    return "unknown" if shape is None else f"({', '.join(symbolic.to_text(dim) for dim in shape)})"
+
+
+def is_lowest(fill: float) -> bool:
+    """Whether a fill swallows any score added to it."""
+    return fill == -math.inf or fill <= LOWEST_ABSORBING
+
+

@@ -1,0 +1,233 @@
+"""Rules that walk forward from the softmax to the product with the values: what happens to the probabilities.
+
+Every tensor on the way vanishes when the site is fused, so each may have exactly one reader (or the two readers of a
+guard), and none may be a graph output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Union
+
+from . import rules_operands, symbolic
+from .const_eval import is_float, known_ints, scalar, slice_bounds
+from .graph_view import NodeView, Scope
+from .layout import Atom, Layout, finest, regroup
+from .normal_form import Peel, Refusal
+from .rules_scores import RawTerm, constant_fill, refuse
+from .symbolic import Value
+
+
+@dataclass(frozen=True)
+class WeightState:
+    """Where the walk stands."""
+
+    scope: Scope
+    tensor: str
+    layout: Layout
+    keys: tuple[Atom, ...]
+    terms: tuple[RawTerm, ...]
+    """Masks and biases of the score walk, for a guard that repeats one of them."""
+    sink_keys: tuple[Atom, ...] | None = None
+    """The keys without the sink column, while that column is still there."""
+    factor: Value = 1
+    guard: str = "none"
+    peels: tuple[Peel, ...] = ()
+    nodes: tuple[NodeView, ...] = ()
+
+    def at(self, node: NodeView, tensor: str, fact: str, rule: str, **changes: object) -> WeightState:
+        """The state one node further towards the outputs."""
+        peel = Peel(rule, node.label, fact)
+        return replace(
+            self, tensor=tensor, peels=(*self.peels, peel), nodes=(*self.nodes, node), **changes  # type: ignore
+        )
+
+
+WeightRule = Callable[[WeightState, NodeView], Union["WeightState", Refusal]]
+
+RULES: dict[str, WeightRule] = {}
+
+
+def rule(*ops: str) -> Callable[[WeightRule], WeightRule]:
+    """Register a rule for these operators of the standard domain."""
+
+    def register(function: WeightRule) -> WeightRule:
+        for op in ops:
+            RULES[op] = function
+        return function
+
+    return register
+
+
+def step(state: WeightState, readers: Sequence[NodeView]) -> WeightState | Refusal:
+    """Apply the rule for the node (or the guard's nodes) that read ``state.tensor``."""
+    guarded = nan_guard(state, readers)
+    if guarded is not None:
+        return guarded
+    if len(readers) != 1:
+        names = ", ".join(node.label for node in readers[:3])
+        return refuse(
+            readers[0],
+            "probabilities",
+            f"the probabilities '{state.tensor}' are read by {len(readers)} nodes ({names}), so they have to exist",
+            "export without output_attentions or need_weights",
+        )
+    node = readers[0]
+    found = RULES.get(node.op) if not node.domain else None
+    if found is None:
+        return refuse(
+            node,
+            "probabilities",
+            f"between the softmax and the product with the values stands {node.kind}, which no rule knows",
+        )
+    return found(state, node)
+
+
+def nan_guard(state: WeightState, readers: Sequence[NodeView]) -> WeightState | None:
+    """``Where(IsNaN(p), 0, p) -> p; guard = nan_to_zero``: what scaled_dot_product_attention adds for masked rows."""
+    if len(readers) != 2:
+        return None
+    check = next((node for node in readers if node.is_op("IsNaN")), None)
+    choice = next((node for node in readers if node.is_op("Where")), None)
+    if check is None or choice is None or choice.input(2) != state.tensor:
+        return None
+    condition = state.scope.consumers(check.output)
+    if choice.input(0) != check.output or len(condition) != 1 or state.scope.is_output(check.output):
+        return None
+    if constant_fill(state.scope, choice.input(1)) != 0:
+        return None
+    after = state.at(choice, choice.output, "NaN becomes 0", "nan guard", guard="nan_to_zero")
+    return replace(after, nodes=(*after.nodes, check))
+
+
+@rule("Cast")
+def cast(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Cast(p) -> p`` between float types."""
+    if not is_float(node.int_attribute("to") or 0):
+        return refuse(node, "cast", "the probabilities are cast to a type that isn't floating point")
+    return state.at(node, node.output, "the op keeps probabilities in fp32", "cast")
+
+
+@rule("Identity")
+def identity(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Identity(p) -> p``."""
+    return state.at(node, node.output, "nothing", "identity")
+
+
+@rule("Dropout")
+def dropout(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Dropout(p) -> p`` in inference."""
+    if not rules_operands.is_inference(state.scope, node):
+        return refuse(node, "dropout", "a Dropout in training mode drops probabilities at random", "export in eval mode")
+    if len(node.outputs) > 1 and node.outputs[1] and state.scope.consumers(node.outputs[1]):
+        return refuse(node, "dropout", "the mask of a Dropout is read")
+    return state.at(node, node.output, "nothing in inference", "dropout")
+
+
+@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Reshape(p) -> p`` where axes are only split or merged."""
+    if node.input(0) != state.tensor:
+        return refuse(node, "reshape", "the probabilities are used as a shape")
+    shape = state.scope.shape(node.output)
+    after = None if shape is None else regroup(state.layout, shape, state.scope.view.resolve)
+    if after is None:
+        return refuse(node, "reshape", "a Reshape of the probabilities whose axes can't be followed")
+    return state.at(node, node.output, "reshaped", "reshape", layout=after)
+
+
+@rule("Transpose")
+def transpose(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Transpose(p) -> p``."""
+    perm = node.ints_attribute("perm")
+    if perm is None and "perm" in node.attributes:
+        return refuse(node, "transpose", "a Transpose whose perm is given by a function's caller")
+    perm = perm or list(range(len(state.layout)))[::-1]
+    after = tuple(state.layout[axis] for axis in perm)
+    return state.at(node, node.output, f"axes permuted by {tuple(perm)}", "transpose", layout=after)
+
+
+@rule("Mul")
+def multiply(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Mul(p, c) -> p; output *= c`` for one number ``c``; ``Mul(p, keep)`` where the same mask was in the scores."""
+    other = node.input(1) if node.input(0) == state.tensor else node.input(0)
+    factor = scalar(state.scope.fact(other))
+    rank = state.scope.rank(other)
+    if factor is not None and rank is not None and rank <= len(state.layout) and other != state.tensor:
+        fact = f"output *= {symbolic.to_text(factor)}"
+        return state.at(node, node.output, fact, "scale", factor=symbolic.mul(state.factor, factor))
+    return refuse(
+        node,
+        "probabilities",
+        "the probabilities are multiplied by a tensor after the softmax, so a row no longer sums to 1",
+        "mask the scores instead",
+    )
+
+
+@rule("Div")
+def divide(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Div(p, c) -> p; output /= c`` for one number ``c``."""
+    divisor = scalar(state.scope.fact(node.input(1)))
+    factor = None if divisor is None else symbolic.real_divide(1.0, divisor)
+    if factor is None or divisor is None or node.input(0) != state.tensor:
+        return refuse(node, "probabilities", "the probabilities are divided by something that isn't one number")
+    fact = f"output /= {symbolic.to_text(divisor)}"
+    return state.at(node, node.output, fact, "scale", factor=symbolic.mul(state.factor, factor))
+
+
+@rule("Where")
+def masked_rows(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Where(keep, p, 0) -> p; guard = masked_row_to_zero`` where the scores went through the same mask.
+
+    The probability of a masked key is 0 already, except in a row that is masked throughout: there the fill made all
+    keys alike, and this Where makes the row 0, which is what the op gives for a fill of -inf.
+    """
+    for data, other, keep in ((1, 2, True), (2, 1, False)):
+        if node.input(data) != state.tensor or constant_fill(state.scope, node.input(other)) != 0:
+            continue
+        for term in state.terms:
+            if term.kind == "mask" and term.tensor == node.input(0) and term.inverted is not keep:
+                return state.at(node, node.output, "masked rows become 0", "mask guard", guard="masked_row_to_zero")
+    return refuse(
+        node,
+        "probabilities",
+        "the probabilities are masked after the softmax by a mask that wasn't in the scores, so a row no longer sums to 1",
+        "mask the scores instead",
+    )
+
+
+@rule("Slice")
+def drop_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Slice(p, keys without the last) -> p``: the sink column goes."""
+    bounds = slice_bounds(node, [state.scope.fact(name) for name in node.inputs])
+    if state.sink_keys is None or bounds is None or len(bounds) != 1:
+        return refuse(node, "probabilities", "the probabilities are sliced")
+    axis, start, end, stride = bounds[0]
+    axis %= len(state.layout)
+    keys = state.sink_keys
+    whole = symbolic.product(leaf.size for leaf in finest(keys))
+    here = [id(atom) for atom in finest(state.layout[axis])] == [id(atom) for atom in finest(state.keys)]
+    if not here or start != 0 or stride != 1 or not (end == -1 or state.scope.view.same(end, whole)):
+        return refuse(node, "probabilities", "the probabilities are sliced to something else than the keys without the sink")
+    layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
+    return state.at(node, node.output, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)
+
+
+@rule("Split")
+def split_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
+    """``Split(p, (keys, sink))[0] -> p``: the sink column goes."""
+    axis, sizes = node.int_attribute("axis", 0), node.ints_attribute("split")
+    if sizes is None and node.input(1):
+        sizes = known_ints(state.scope.fact(node.input(1)))
+    unread = all(not state.scope.consumers(name) and not state.scope.is_output(name) for name in node.outputs[1:])
+    if state.sink_keys is None or axis is None or not unread or len(node.outputs) != 2:
+        return refuse(node, "probabilities", "the probabilities are split")
+    axis %= len(state.layout)
+    here = [id(atom) for atom in finest(state.layout[axis])] == [id(atom) for atom in finest(state.keys)]
+    last = state.scope.shape(node.outputs[1])
+    if not here or last is None or last[axis] != 1:
+        return refuse(node, "probabilities", "the probabilities are split into something else than keys and sink")
+    keys = state.sink_keys
+    layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
+    return state.at(node, node.output, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)
