@@ -12,7 +12,7 @@ Names are imported when they are first used, so that ``import ortflash`` stays c
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from .library import get_library_path
     from .session import InferenceSession, register
 
-__version__ = version("ortflash")
+try:
+    __version__ = version("ortflash")
+except PackageNotFoundError:  # a source tree on PYTHONPATH, where nothing was installed
+    __version__ = "0+sources"
 
 _HOME = {
     "InferenceSession": "session",

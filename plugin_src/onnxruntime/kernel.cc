@@ -259,6 +259,7 @@ OrtStatus* Kernel::compute(OrtKernelContext& context) const {
     ORTFLASH_RETURN_IF_ERROR(output_data(api_, context, schema::kOutputSoftmaxLse, call.lse_shape, 3, &softmax_lse));
     params.softmax_lse = static_cast<float*>(softmax_lse);
   }
+  if (params.batch == 0 || params.q_len == 0) return nullptr;  // both outputs are empty
   ORTFLASH_RETURN_IF_ERROR(to_ort_status(api_, name_, supports(params, device_)));
 
   Pool pool{api_, context};

@@ -1,0 +1,54 @@
+# Each target sets up everything that it needs, in .venv and build/, and can be run again at any time.
+#
+#   make demo       the main job on a real model: rewrite, run both, one table
+#   make test       style, types and all tests
+#   make corpus     the tests on the corpus of exported models alone
+#   make bench      speed on this machine, as in the README
+#   make gpu-test   the tests that need an NVIDIA GPU; installs nothing and uses the machine's own python3
+#   make nightly    everything, with far more random cases and freshly exported models
+#
+# Variables: PYTHON, CXX, ORTFLASH_CUDA, ORTFLASH_CUDA_ARCHITECTURES (scripts/setup_venv.sh); PYTEST_ARGS.
+.PHONY: demo test corpus bench gpu-test nightly lint setup setup-export
+.DEFAULT_GOAL := demo
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PYTHON ?= python3
+CPP_FILES = $$(find plugin_src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+WORKERS := -n 2
+
+export PYTHON ORTFLASH_CUDA ORTFLASH_CUDA_ARCHITECTURES
+
+demo: setup
+	@$(BIN)/ortflash demo
+
+test: setup lint
+	@$(BIN)/pytest $(WORKERS) $(PYTEST_ARGS)
+
+corpus: setup
+	@$(BIN)/pytest -m corpus $(PYTEST_ARGS)
+
+bench: setup
+	@$(BIN)/ortflash bench kernel
+	@$(BIN)/ortflash bench model
+
+gpu-test:
+	@scripts/source_tree.sh
+	@PYTHONPATH=build/tree:$$PYTHONPATH $(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+
+nightly: setup-export lint
+	@$(BIN)/pytest $(WORKERS) --hypothesis-profile=nightly $(PYTEST_ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@scripts/source_tree.sh
+	@MYPYPATH=build/tree $(BIN)/mypy --config-file pyproject.toml -p ortflash
+	@$(BIN)/mypy plugin_src/gen_schema.py cmake/fetch_onnxruntime_headers.py
+
+setup:
+	@scripts/setup_venv.sh
+
+setup-export:
+	@scripts/setup_venv.sh export
