@@ -84,24 +84,10 @@ def site_sizes(site: Site) -> dict[str, int | str]:
     form = site.form
     if form is None:
         raise ValueError(f"site {site.name!r} has no form")
-    sizes: dict[str, int | str] = {letter: letter for letter in "BNMSTDE"}
-    for operand, letters in ((form.query, "BNSD"), (form.key, "BMTD"), (form.value, "BMTE")):
-        by_axis = dict(zip("BNSH", letters, strict=True))
-        shape = operand.tensor.shape or (None,) * len(operand.axes)
-        batch: list[int | str | None] = []
-        for axis, dim in zip(operand.axes, shape, strict=False):
-            if axis == "B":
-                batch.append(dim)
-            elif dim is not None and not (axis == "H" and "N" not in operand.axes):
-                sizes[by_axis[axis]] = dim
-        if batch and None not in batch:
-            sizes["B"] = _product([dim for dim in batch if dim is not None])
-        if operand.num_heads:
-            sizes[by_axis["N"]] = operand.num_heads
-        if operand.head_size:
-            sizes[by_axis["H"]] = operand.head_size
-    if form.kv_num_heads:
-        sizes["M"] = form.kv_num_heads
+    sizes: dict[str, int | str] = {}
+    for axis in "BNMSTDE":
+        dims = [form.sizes.get(letter) for letter in form.op_axes.get(axis, axis).split()]
+        sizes[axis] = axis if None in dims else _product([dim for dim in dims if dim is not None])
     return sizes
 
 
