@@ -261,7 +261,7 @@ class _Body:
 
     def _window_bound(self, attribute: str, op: str, diagonal: str, unbounded: int) -> str:
         """The diagonal +- attribute, or ``unbounded`` where the attribute is -1."""
-        reach = self._attribute(attribute)
+        reach = self._op("Min", self._attribute(attribute), self._ints(_UNBOUNDED), to=f"{attribute}_reach")
         off = self._op("Less", reach, self._ints(0), to=f"{attribute}_off")
         bound = self._op(op, diagonal, reach, to=f"{attribute}_at")
         return self._op("Where", off, self._ints(unbounded), bound, to=f"{attribute}_bound")

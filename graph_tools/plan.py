@@ -77,31 +77,26 @@ def make_plan(
 
 
 def site_sizes(site: Site) -> dict[str, int | str]:
-    """Sizes of a fusable site by the schema's letters B, N, M, S, T, D, E; the letter itself where one is unknown.
+    """Sizes of a fusable site by the schema's letters B, N, M, S, T, D, E.
 
-    A symbolic dimension gives its name.
+    A symbolic dimension gives its name, an unknown one the letter; several axes of the model in one give a product,
+    such as ``4*windows``.
     """
     form = site.form
     if form is None:
         raise ValueError(f"site {site.name!r} has no form")
     sizes: dict[str, int | str] = {}
-    for axis in "BNMSTDE":
-        dims = [form.sizes.get(letter) for letter in form.op_axes.get(axis, axis).split()]
-        sizes[axis] = axis if None in dims else _product([dim for dim in dims if dim is not None])
+    for letter in "BNMSTDE":
+        dims = [form.sizes.get(word) for word in form.op_axes.get(letter, letter).split()]
+        number = 1
+        symbols = []
+        for dim in dims:
+            if isinstance(dim, int):
+                number *= dim
+            else:
+                symbols.append(letter if dim is None else dim)
+        sizes[letter] = "*".join([*([str(number)] if number != 1 else []), *symbols]) if symbols else number
     return sizes
-
-
-def _product(dims: Sequence[int | str]) -> int | str:
-    number = 1
-    symbols = []
-    for dim in dims:
-        if isinstance(dim, int):
-            number *= dim
-        else:
-            symbols.append(dim)
-    if not symbols:
-        return number
-    return "*".join(([str(number)] if number != 1 else []) + symbols)
 
 
 def _fits(name: str, patterns: Sequence[str]) -> bool:

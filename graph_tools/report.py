@@ -150,7 +150,7 @@ def describe_site(site: Site, refusal: Refusal | None = None) -> SiteReport:
     refusal = refusal or site.refusal
     form = site.form
     sizes = site_sizes(site) if form else {}
-    elem_type = form.query.tensor.elem_type if form else 0
+    elem_type = form.elem_type if form else 0
     return SiteReport(
         name=site.name,
         graph=site.graph,
@@ -171,14 +171,15 @@ def describe_site(site: Site, refusal: Refusal | None = None) -> SiteReport:
 
 def features_of(form: AttentionForm) -> tuple[str, ...]:
     """What a form has beside Q, K and V, in the operator's words."""
-    found = [f"scale {form.scale:.6g}"]
+    found = [f"scale {form.scale:.6g}" if form.scale else "scale 1/sqrt(D)"]
     if form.kv_num_heads and form.kv_num_heads != form.query.num_heads:
         found.append(f"{form.kv_num_heads} key/value heads")
     if form.softcap:
         found.append(f"softcap {form.softcap:g}")
     for term in form.terms:
         fill = f" (fill {term.fill:.4g})" if term.kind == "mask" and term.fill is not None else ""
-        found.append(f"{term.kind} {term.tensor.name}{fill}")
+        axes = f" ({term.axes})" if term.axes else ""
+        found.append(f"{term.kind}{axes}{fill}")
     if form.is_causal:
         found.append(f"causal ({form.causal_alignment})")
     if form.window_left >= 0 or form.window_right >= 0:

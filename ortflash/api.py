@@ -22,7 +22,7 @@ from .graph_tools import external_data, standard_attention
 from .graph_tools.edits import SiteEdit
 from .graph_tools.function_body import MIN_OPSET
 from .graph_tools.normal_form import Refusal
-from .graph_tools.plan import Plan, make_plan
+from .graph_tools.plan import Choice, Plan, make_plan
 from .graph_tools.report import Decision, ModelReport, SiteReport, describe_site
 from .graph_tools.restore import restore_calls
 from .graph_tools.rewrite import apply_edits, flash_calls
@@ -62,6 +62,13 @@ class RewriteResult:
             return 3
         return 0 if self.fused else 1
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+        return self.report.to_dict() | {
+            "output": str(self.output) if self.output else None,
+            "verification": self.verification.to_dict() if self.verification else None,
+        }
+
 
 def inspect(model: PathLike | ModelProto, *, target: Target = "ort") -> ModelReport:
     """What attention a model has, and what of it would be fused.
@@ -85,6 +92,7 @@ def rewrite(
     inputs: PathLike | Arrays | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     copy_data: bool = False,
+    copy_unchanged: bool = True,
     progress: Progress | None = None,
 ) -> RewriteResult:
     """Fuse a model's attention, prove it, and write the result.
@@ -101,6 +109,7 @@ def rewrite(
         inputs: an ``.npz`` file or arrays to verify with; generated where there are none.
         shapes: sizes of inputs to generate, as ``{"input_ids": (2, 77)}``.
         copy_data: copy external data beside an output in another folder, which is refused otherwise.
+        copy_unchanged: write the input to ``output`` where nothing is fused.
         progress: called as the work goes on.
 
     Raises:
@@ -110,7 +119,7 @@ def rewrite(
     work = _Work(model, target)
     chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
     if not chosen:
-        written = work.write_unchanged(output, copy_data)
+        written = work.write_unchanged(output if copy_unchanged else None, copy_data)
         return RewriteResult(work.model, work.report(), None, written)
     verification = None
     if verify:
@@ -119,11 +128,24 @@ def rewrite(
         result = work.apply(chosen, in_place=not isinstance(model, ModelProto))
     written = None
     if output is not None and not work.report().count("fused"):
-        written = work.write_unchanged(output, copy_data)
+        written = work.write_unchanged(output if copy_unchanged else None, copy_data)
     elif output is not None and (verification is None or verification.model_passed):
         external_data.save_model(result, output, data_folder=work.folder, copy_data=copy_data)
         written = Path(output)
     return RewriteResult(result, work.report(), verification, written)
+
+
+def plan_of(report: ModelReport) -> Plan:
+    """A plan that fuses what can be fused."""
+    return Plan(tuple(Choice(site.name, True) for site in report.sites if site.decision == "fusable"))
+
+
+def read_plan(path: PathLike) -> Plan:
+    """A plan from a file; OrtflashError where there is none."""
+    try:
+        return Plan.from_json(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OrtflashError(f"Can't read the plan {os.fspath(path)}: {error}.") from None
 
 
 def restore(

@@ -22,7 +22,7 @@ from .criterion import Comparison, compare
 from .errors import OrtflashError
 from .extract import Cutter, Piece, in_float64, standalone
 from .graph_tools.edits import SiteEdit
-from .graph_tools.normal_form import Operand
+from .graph_tools.normal_form import AttentionForm
 from .graph_tools.op_schema import schema
 from .graph_tools.scopes import Scope
 from .inputs import Feed
@@ -99,6 +99,20 @@ class Verification:
     def model_passed(self) -> bool:
         """Whether every output of the whole model agrees."""
         return all(output.comparison.passed for output in self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-ready data."""
+
+        def entry(name: str, passed: bool, comparison: Comparison | None, problem: str) -> dict[str, Any]:
+            numbers = {"error": comparison.error, "bound": comparison.bound} if comparison else {}
+            return {"name": name, "passed": passed, **numbers, "problem": problem}
+
+        return {
+            "passed": self.passed,
+            "sites": [entry(c.site, c.passed, c.worst, c.sentence) for c in self.sites],
+            "outputs": [entry(o.output, o.comparison.passed, o.comparison, o.comparison.problem) for o in self.outputs],
+            "notes": list(self.notes),
+        }
 
     @property
     def largest_error(self) -> float:
@@ -285,11 +299,12 @@ def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: boo
     form = edit.site.form
     drawn = dict(values)
     if form is not None:
-        deviation = math.sqrt(_score_target(form.softcap) / (abs(form.scale) or 1.0))
-        for role, operand in (("value", form.value), ("key", form.key), ("query", form.query)):
-            name = edit.border.get(role, operand.tensor.name)
-            if name in values and _is_float(values[name]):
-                size = 1.0 if role == "value" else deviation / _head_size(operand, values[name]) ** 0.25
+        head_size = _head_size(form, values[edit.border["query"]])
+        scale = abs(form.scale) or head_size**-0.5
+        deviation = math.sqrt(_score_target(form.softcap) / (scale * math.sqrt(head_size)))
+        for role, size in (("value", 1.0), ("key", deviation), ("query", deviation)):
+            name = edit.border[role]
+            if _is_float(values[name]):
                 drawn[name] = (size * rng.standard_normal(values[name].shape)).astype(values[name].dtype)
     if not terms:
         return drawn
@@ -348,12 +363,13 @@ def _score_target(softcap: float) -> float:
     return max(PEAKED_DEVIATION, min(softcap, 4 * PEAKED_DEVIATION)) if softcap else PEAKED_DEVIATION
 
 
-def _head_size(operand: Operand, array: npt.NDArray[Any]) -> float:
-    if operand.head_size:
-        return float(operand.head_size)
-    axis = operand.axes.find("H")
-    size = float(array.shape[axis] if 0 <= axis < array.ndim else array.shape[-1])
-    return max(1.0, size / max(1, operand.num_heads if "N" not in operand.axes else 1))
+def _head_size(form: AttentionForm, query: npt.NDArray[Any]) -> int:
+    """D, or a guess from the last axis of the query where the model doesn't say."""
+    sizes = [form.sizes.get(letter) for letter in form.op_axes.get("D", "d").split()]
+    known = [size for size in sizes if isinstance(size, int)]
+    if known and len(known) == len(sizes):
+        return math.prod(known)
+    return form.query.head_size or max(1, int(query.shape[-1]) if query.ndim else 1)
 
 
 def _compare_outputs(actual: npt.NDArray[Any], reordered: npt.NDArray[Any], observed: npt.NDArray[Any]) -> Comparison:

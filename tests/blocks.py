@@ -78,7 +78,7 @@ class Block:
         shape = ("batch", HEADS, "sequence", HEAD_SIZE)
 
         def operand(name: str) -> Operand:
-            return Operand(TensorRef(self.name(name), elem_type, shape), "BNSH", HEADS, HEAD_SIZE)
+            return Operand(TensorRef(self.name(name), elem_type, shape), "b n s d", HEADS, HEAD_SIZE)
 
         form = AttentionForm(
             query=operand("query"),
@@ -87,7 +87,10 @@ class Block:
             scale=self.scale,
             softcap=self.softcap,
             terms=tuple(terms),
+            op_axes={axis: axis.lower() for axis in "BNSTDE"} | {"M": "n"},
+            sizes={"b": "batch", "n": HEADS, "s": "sequence", "t": "sequence", "d": HEAD_SIZE, "e": HEAD_SIZE},
             output=TensorRef(self.name("output"), elem_type, shape),
+            elem_type=elem_type,
         )
         site = Site(self.name("weights_node"), graph, self.name("weights"), form, None)
         call = FlashCall(self.name("fused"), inputs, values, self.name("output"), elem_type)
