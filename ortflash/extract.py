@@ -38,7 +38,7 @@ class Piece:
     initializers: tuple[TensorProto, ...]
     border: tuple[str, ...]
     extra_inputs: tuple[str, ...]
-    """Tensors outside the border that the piece reads: inputs of the scope, and what only Shape looks at."""
+    """Tensors outside the border that the piece reads: inputs of the scope, and shapes."""
     outputs: tuple[str, ...]
     opset_import: tuple[OperatorSetIdProto, ...]
 
@@ -54,8 +54,8 @@ class Cutter:
     def cut(self, path: str, border: Iterable[str], outputs: Iterable[str], *, shapes: bool = True) -> Piece:
         """The piece of the scope at ``path``, and of those around it, that computes ``outputs`` from ``border``.
 
-        With ``shapes`` the piece ends at Shape ops that look at something outside the border; without, it reaches back
-        to the inputs of the model, or of the function, Loop or Scan body.
+        With ``shapes`` the piece begins at the results of Shape ops that look at something outside the border; without,
+        it reaches back to the inputs of the model, or of the function, Loop or Scan body.
         """
         table = self._table(path)
         border, outputs = tuple(dict.fromkeys(border)), tuple(dict.fromkeys(outputs))
@@ -75,12 +75,10 @@ class Cutter:
                 extra.append(name)
             else:
                 index, node = table.producers[name]
-                nodes[index] = node
                 if shapes and node.op_type in _SHAPE_OPS and is_outside(node.input[0]):
-                    if node.input[0] not in seen:
-                        seen.add(node.input[0])
-                        extra.append(node.input[0])
+                    extra.append(name)
                 else:
+                    nodes[index] = node
                     todo += _reads(node)
         root = self.scopes[path].root.container
         return Piece(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from .criterion import Comparison, compare
 from .errors import OrtflashError
@@ -24,15 +24,16 @@ from .extract import Cutter, Piece, in_float64, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.normal_form import AttentionForm
 from .graph_tools.op_schema import schema
-from .graph_tools.scopes import Scope
+from .graph_tools.scopes import Scope, all_scopes
 from .inputs import Feed
 from .runner import Values, run_model
 
 PEAKED_DEVIATION = 3.0
 """Standard deviation of the drawn scores: a row's largest weight is then usually well over a half."""
 
-WHOLE_MODEL_FLOOR = {"float32": 2e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Share of an output's largest value that whole models may differ by, whatever the measured noise."""
+WHOLE_MODEL_FLOOR = {TensorProto.FLOAT: 2e-4, TensorProto.FLOAT16: 2e-2, TensorProto.BFLOAT16: 1e-1}
+"""Share of an output's largest value that whole models may differ by, whatever the measured noise; by the coarsest type
+that the model computes in."""
 
 Progress = Callable[[], None]
 """Called after each site."""
@@ -175,11 +176,12 @@ class Verifier:
         """Hold every output of ``rewritten`` against the original's."""
         self._observe(())
         worst: dict[str, Comparison] = {}
+        floor = max(WHOLE_MODEL_FLOOR[elem_type] for elem_type in float_types(self.original))
         for feed, observed in zip(self.feeds, self._observed, strict=True):
             reordered = run_model(self.original, feed, self._outputs, folder=self.folder, optimise=False)
             actual = run_model(rewritten, feed, self._outputs, folder=self.rewritten_folder or self.folder)
             for name in self._outputs:
-                found = _compare_outputs(actual[name], reordered[name], observed[name])
+                found = _compare_outputs(actual[name], reordered[name], observed[name], floor)
                 if name not in worst or _margin(found) > _margin(worst[name]):
                     worst[name] = found
         return [OutputCheck(name, comparison) for name, comparison in worst.items()]
@@ -372,16 +374,27 @@ def _head_size(form: AttentionForm, query: npt.NDArray[Any]) -> int:
     return form.query.head_size or max(1, int(query.shape[-1]) if query.ndim else 1)
 
 
-def _compare_outputs(actual: npt.NDArray[Any], reordered: npt.NDArray[Any], observed: npt.NDArray[Any]) -> Comparison:
+def float_types(model: ModelProto) -> set[int]:
+    """Which of fp32, fp16 and bf16 a model computes in: those of its inputs, constants and casts, and fp32."""
+    found: set[int] = {TensorProto.FLOAT}
+    found.update(value.type.tensor_type.elem_type for value in model.graph.input)
+    for scope in all_scopes(model):
+        if isinstance(scope.container, onnx.GraphProto):
+            found.update(tensor.data_type for tensor in scope.container.initializer)
+        for node in scope.container.node:
+            found.update(
+                attribute.i for attribute in node.attribute if node.op_type == "Cast" and attribute.name == "to"
+            )
+    return found & WHOLE_MODEL_FLOOR.keys()
+
+
+def _compare_outputs(
+    actual: npt.NDArray[Any], reordered: npt.NDArray[Any], observed: npt.NDArray[Any], floor: float
+) -> Comparison:
     if not _is_float(observed):
         same = actual.shape == observed.shape and np.array_equal(actual, observed)
         return Comparison(0.0, 0.0, (), 0, 0, "" if same else "differs from the original's")
-    return compare(
-        actual,
-        reordered,
-        observed.astype(np.float64),
-        relative_floor=WHOLE_MODEL_FLOOR.get(observed.dtype.name, 1e-9),
-    )
+    return compare(actual, reordered, observed.astype(np.float64), relative_floor=floor)
 
 
 def _margin(comparison: Comparison) -> float:
