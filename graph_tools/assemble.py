@@ -14,11 +14,11 @@ from typing import Literal
 from onnx import TensorProto
 
 from . import symbolic
-from .graph_view import Scope
+from .graph_view import NodeView, Scope
 from .layout import Atom, Layout, finest, size_of
-from .normal_form import AttentionForm, Dim, Operand, Peel, Refusal, ScoreTerm, TensorRef
+from .normal_form import AttentionForm, Dim, Operand, Peel, Refusal, ScoreTerm, ShapeRead, TensorRef
 from .peel import Match, OutPoint, Point
-from .rearrange import Axes, cost, plan, to_pattern
+from .rearrange import Axes, cost, from_pattern, plan, to_pattern
 from .rules_operands import UPCASTS
 from .rules_scores import refuse
 from .symbolic import Expr, Value
@@ -295,6 +295,7 @@ def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[
         scale=choice.scale,
         softcap=float(found.cap) if isinstance(found.cap, (int, float)) else 0.0,
         terms=tuple(score_terms),
+        is_causal=found.causal,
         guard=found.guard,  # type: ignore[arg-type]
         kv_num_heads=0 if kv_heads == heads else kv_heads,
         layout=choice.layout,
@@ -312,8 +313,15 @@ def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[
         output_axes=pattern(choice.output.layout),
         output_scale=float(factor) if isinstance(factor, (int, float)) else 1.0,
         elem_type=choice.elem_type,
+        shape_reads=tuple(_shape_read(scope, node, pattern(layout)) for node, layout in found.shapes),
         peels=(*operand_peels, *found.peels, *peels),
     )
+
+
+def _shape_read(scope: Scope, node: NodeView, axes: str) -> ShapeRead:
+    words = from_pattern(axes)
+    start, end = node.int_attribute("start", 0), node.int_attribute("end", len(words))
+    return ShapeRead(ref(scope, node.output), to_pattern(words[start:end]))
 
 
 def _letters(roles: _Roles) -> dict[Atom, str]:

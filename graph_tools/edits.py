@@ -29,6 +29,19 @@ class FlashCall:
 
 
 @dataclass(frozen=True)
+class SideEdit:
+    """Another tensor of the original graph that was computed from a value which the fused op doesn't make.
+
+    The Shape of the scores, say, which a mask is made from. ``nodes`` produce it from what the op reads instead. Applied
+    where its producer still has a reader once the site itself is replaced.
+    """
+
+    replaces: str
+    nodes: tuple[NodeProto, ...]
+    initializers: tuple[TensorProto, ...]
+
+
+@dataclass(frozen=True)
 class SiteEdit:
     """One site's change. Applied by replacing the producer of ``replaces``; what nobody reads any more goes."""
 
@@ -46,3 +59,5 @@ class SiteEdit:
     border: Mapping[str, str]
     """Role -> tensor of the original graph that the edit reads: ``query``, ``key``, ``value``, and ``term0`` ... The
     original nodes between these tensors and ``replaces`` are what the site computes; verification runs just those."""
+    also: tuple[SideEdit, ...] = ()
+    """Further tensors that have to be produced in another way."""

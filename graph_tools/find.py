@@ -13,6 +13,7 @@ from .graph_view import GraphView, Scope
 from .lower import Names, lower
 from .normal_form import Refusal, Site
 from .peel import match
+from .rules_fused import fused_anchors, match_fused
 from .shape_infer import infer
 
 
@@ -30,7 +31,7 @@ class Analysis:
         self._scopes: dict[int, Scope] = {}
         sites = []
         for scope in self._view.scopes():
-            for anchor in anchors(scope):
+            for anchor in (*anchors(scope), *fused_anchors(scope)):
                 site = _site(anchor)
                 self._scopes[id(site)] = scope
                 sites.append(site)
@@ -44,7 +45,7 @@ class Analysis:
 
 
 def _site(anchor: Anchor) -> Site:
-    found = match(anchor)
+    found = match(anchor) if anchor.scores else match_fused(anchor)
     form = found if isinstance(found, Refusal) else assemble(found)
     refusal = form if isinstance(form, Refusal) else None
     return Site(

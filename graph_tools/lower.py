@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from .edits import FlashCall, SiteEdit
-from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, Site
+from .edits import FlashCall, SideEdit, SiteEdit
+from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, ShapeRead, Site
 from .rearrange import Axes, from_pattern, plan
 from .rearrange_nodes import Builder, Names, UnknownSizeError
 from .terms import absorbs
@@ -93,6 +93,7 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
         attributes["block_size"] = form.block_size
     before, builder.nodes = builder.nodes, []
     output = _after(builder, form)
+    also = tuple(_shape_read(builder, form, read) for read in form.shape_reads)
     return SiteEdit(
         site=site,
         call=FlashCall(builder.fresh_name("node"), inputs, attributes, output, form.elem_type),
@@ -101,7 +102,17 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
         initializers=tuple(builder.initializers),
         replaces=form.output.name,
         border=_border(form),
+        also=also,
     )
+
+
+def _shape_read(builder: Builder, form: AttentionForm, read: ShapeRead) -> SideEdit:
+    """The sizes of a tensor that the op doesn't make, as those of query and key."""
+    side = builder.beside(form.sizes)
+    for operand in (form.query, form.key):
+        side.provide(operand.tensor, operand.axes)
+    side.sizes_of(from_pattern(read.axes), read.output.name)
+    return SideEdit(read.output.name, tuple(side.nodes), tuple(side.initializers))
 
 
 def _structure(form: AttentionForm) -> dict[str, int | float | str]:

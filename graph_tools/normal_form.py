@@ -92,6 +92,16 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class ShapeRead:
+    """A Shape of a value that the fused op doesn't make (the scores): read off query and key instead."""
+
+    output: TensorRef
+    """What the Shape node writes."""
+    axes: str
+    """The axes whose sizes it holds."""
+
+
+@dataclass(frozen=True)
 class AttentionForm:
     """A whole attention, as mathematics over tensors of the user's graph."""
 
@@ -126,6 +136,7 @@ class AttentionForm:
     """A number that multiplies the output: scales met between the softmax and the second product."""
     elem_type: int = 0
     """``onnx.TensorProto.DataType`` of the op's query, key, value and output."""
+    shape_reads: tuple[ShapeRead, ...] = ()
     peels: tuple[Peel, ...] = ()
 
 

@@ -8,8 +8,8 @@ value that would vanish but that somebody else reads refuses the site.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from . import contraction, rules_operands, rules_scores, rules_weights, symbolic
 from .anchors import Anchor
@@ -83,6 +83,10 @@ class Match:
     peels: tuple[Peel, ...]
     nodes: tuple[NodeView, ...]
     """The nodes from the first product to the second."""
+    shapes: tuple[tuple[NodeView, Layout], ...] = ()
+    """Shape nodes that read a value on the way, with that value's layout."""
+    causal: bool = False
+    """Keys past the row's own position take no part (top left)."""
 
 
 @dataclass
@@ -248,7 +252,7 @@ def _walk_weights(
                 f"the probabilities '{state.tensor}' are an output of the graph, so they have to exist",
                 "export without output_attentions or need_weights",
             )
-        readers = scope.consumers(state.tensor)
+        readers = [reader for reader in scope.consumers(state.tensor) if not reader.is_op("Shape")]
         if anchor.late_sum and state.tensor == anchor.probabilities:
             readers = [reader for reader in readers if reader not in anchor.nodes]
         if not readers:
@@ -336,10 +340,9 @@ def operand_points(scope: Scope, tensor: str, layout: Layout) -> tuple[Point, ..
     return tuple(points)
 
 
-def _output_points(anchor: Anchor, second: _SecondProduct) -> tuple[OutPoint, ...] | Refusal:
+def output_points(anchor: Anchor, tensor: str, layout: Layout) -> tuple[OutPoint, ...] | Refusal:
     """Every tensor behind the second product that may be the fused op's to make, the product's own output first."""
     scope = anchor.scope
-    tensor, layout = second.product.node.output, second.out_layout
     found: list[tuple[str, Layout, tuple[Peel, ...], tuple[NodeView, ...]]] = []
     costs: list[float] = []
     nodes: tuple[NodeView, ...] = ()
@@ -411,7 +414,7 @@ def _taken_apart(
     anchor: Anchor, scores: ScoreState, first: _FirstProduct, weights: WeightState, second: _SecondProduct
 ) -> Match | Refusal:
     scope = anchor.scope
-    outputs = _output_points(anchor, second)
+    outputs = output_points(anchor, second.product.node.output, second.out_layout)
     if isinstance(outputs, Refusal):
         return outputs
     nodes = (
@@ -421,9 +424,11 @@ def _taken_apart(
         *weights.nodes,
         second.product.node,
     )
-    shared = _shared(scope, nodes, outputs)
-    if shared is not None:
-        return shared
+    layouts = {**dict(scores.passed), scores.tensor: scores.layout, **dict(weights.passed)}
+    layouts[weights.tensor] = weights.layout
+    shapes = _shared(scope, nodes, outputs, layouts)
+    if isinstance(shapes, Refusal):
+        return shapes
     peels = (*scores.peels, *weights.peels)
     return Match(
         anchor=anchor,
@@ -447,38 +452,34 @@ def _taken_apart(
         output_type=scope.elem_type(second.product.node.output),
         peels=peels,
         nodes=nodes,
+        shapes=shapes,
     )
 
 
-def _shared(scope: Scope, nodes: Sequence[NodeView], outputs: Sequence[OutPoint]) -> Refusal | None:
-    """A value inside the site that somebody outside reads, so that it would have to be computed all the same."""
+def _shared(
+    scope: Scope, nodes: Sequence[NodeView], outputs: Sequence[OutPoint], layouts: Mapping[str, Layout]
+) -> tuple[tuple[NodeView, Layout], ...] | Refusal:
+    """Refuses where somebody outside reads a value inside the site, so that it would have to be computed all the same.
+
+    A Shape of such a value is no obstacle: its sizes are those of query and key. Those nodes are returned.
+    """
     inside = {id(node) for node in nodes}
-    late = {id(node) for point in outputs for node in point.nodes}
+    inside.update(id(node) for point in outputs for node in point.nodes)
     last = nodes[-1].output
+    hint = "export without the attention scores or probabilities as an output"
+    shapes = []
     for node in nodes:
         for name in node.outputs:
             if not name or name == last:
                 continue
+            what = f"'{name}', which the fused op would not compute,"
             if scope.is_output(name):
-                return refuse(
-                    node,
-                    "shared",
-                    f"'{name}', which the fused op would not compute, is an output of the graph",
-                    "export without the attention scores or probabilities as an output",
-                )
+                return refuse(node, "shared", f"{what} is an output of the graph", hint)
             for reader in scope.consumers(name):
-                if id(reader) not in inside and id(reader) not in late:
-                    return refuse(
-                        reader,
-                        "shared",
-                        f"'{name}', which the fused op would not compute, is also read by {reader.kind} '{reader.label}'",
-                        "export without the attention scores or probabilities as an output",
-                    )
-    return None
-
-
-def with_terms(found: Match, terms: Sequence[RawTerm], peels: Sequence[Peel] = ()) -> Match:
-    """``found`` with other terms."""
-    return replace(found, terms=tuple(terms), peels=(*found.peels, *peels))
-
-
+                if id(reader) in inside:
+                    continue
+                if reader.is_op("Shape") and reader.scope is scope and name in layouts:
+                    shapes.append((reader, layouts[name]))
+                    continue
+                return refuse(reader, "shared", f"{what} is also read by {reader.kind} '{reader.label}'", hint)
+    return tuple(shapes)

@@ -65,6 +65,11 @@ class Pruner:
         state.inserted[index] = list(nodes)
         self._remove(scope, index)
 
+    def is_produced(self, scope: Scope, tensor: str) -> bool:
+        """Whether the node that writes ``tensor`` is still there."""
+        state = self._states[id(scope)]
+        return tensor in state.producers and state.producers[tensor] not in state.removed
+
     def commit(self) -> None:
         """Write the changes into the protos, innermost graphs first."""
         for scope in reversed(self._order):

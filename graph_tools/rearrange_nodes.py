@@ -69,6 +69,18 @@ class Builder:
         self.nodes.append(helper.make_node(op, list(inputs), [result], name=name, **attributes))
         return result
 
+    def beside(self, sizes: Mapping[str, Dim]) -> Builder:
+        """A builder of its own under the same names."""
+        return Builder(self._names, self._prefix, sizes, self.opset)
+
+    def sizes_of(self, axes: Axes, output: str) -> str:
+        """A 1-D int64 tensor ``output`` with the size of each axis."""
+        parts = []
+        for axis in axes:
+            known = self._product(axis)
+            parts.append(self._size(axis) if known is None else self.constant(np.array([known], np.int64), "size"))
+        return self.add("Concat", parts, "sizes", output, axis=0)
+
     def fresh_name(self, role: str) -> str:
         """A new name for something that isn't made here."""
         return self._names.fresh(f"{self._prefix}_{role}")

@@ -61,17 +61,20 @@ def _replace(
         pruner = Pruner(root)
         for edit, scope in targets:
             if id(scope.root.container) == key:
-                nodes = [*_constants(edit, scope), *edit.before, *call_nodes(edit, scope), *edit.after]
+                nodes = [*_constants(edit.initializers, scope), *edit.before, *call_nodes(edit, scope), *edit.after]
                 pruner.replace(scope, edit.replaces, nodes)
+                for side in edit.also:
+                    if pruner.is_produced(scope, side.replaces):
+                        pruner.replace(scope, side.replaces, [*_constants(side.initializers, scope), *side.nodes])
         pruner.commit()
 
 
-def _constants(edit: SiteEdit, scope: Scope) -> list[NodeProto]:
-    """The edit's new initializers: added to the graph, or, in a function, which has none, as Constant nodes."""
+def _constants(initializers: Sequence[TensorProto], scope: Scope) -> list[NodeProto]:
+    """New initializers: added to the graph, or, in a function, which has none, as Constant nodes."""
     if not scope.root.is_function:
-        scope.root.container.initializer.extend(edit.initializers)
+        scope.root.container.initializer.extend(initializers)
         return []
-    return [onnx.helper.make_node("Constant", [], [t.name], name=t.name, value=t) for t in edit.initializers]
+    return [onnx.helper.make_node("Constant", [], [t.name], name=t.name, value=t) for t in initializers]
 
 
 def _scopes_of(model: ModelProto, edits: Sequence[SiteEdit]) -> list[Scope]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import Any, Union
 
 from . import rules_operands, symbolic
 from .const_eval import axes_of, is_float, scalar
@@ -64,12 +64,21 @@ class ScoreState:
     sinks: tuple[str, Layout] | None = None
     peels: tuple[Peel, ...] = ()
     nodes: tuple[NodeView, ...] = ()
+    passed: tuple[tuple[str, Layout], ...] = ()
+    """The tensors that the walk came through, with their layouts."""
 
-    def at(self, node: NodeView, tensor: str, fact: str, rule: str, **changes: object) -> ScoreState:
+    def at(
+        self, node: NodeView, tensor: str, fact: str, rule: str, layout: Layout | None = None, **changes: Any
+    ) -> ScoreState:
         """The state one node further towards the inputs."""
-        peel = Peel(rule, node.label, fact)
         return replace(
-            self, tensor=tensor, peels=(*self.peels, peel), nodes=(*self.nodes, node), **changes  # type: ignore
+            self,
+            tensor=tensor,
+            layout=self.layout if layout is None else layout,
+            peels=(*self.peels, Peel(rule, node.label, fact)),
+            nodes=(*self.nodes, node),
+            passed=(*self.passed, (self.tensor, self.layout)),
+            **changes,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Union
+from typing import Any, Union
 
 from . import rules_operands, symbolic
 from .const_eval import is_float, known_ints, scalar, slice_bounds
@@ -35,12 +35,21 @@ class WeightState:
     guard: str = "none"
     peels: tuple[Peel, ...] = ()
     nodes: tuple[NodeView, ...] = ()
+    passed: tuple[tuple[str, Layout], ...] = ()
+    """The tensors that the walk came through, with their layouts."""
 
-    def at(self, node: NodeView, tensor: str, fact: str, rule: str, **changes: object) -> WeightState:
+    def at(
+        self, node: NodeView, tensor: str, fact: str, rule: str, layout: Layout | None = None, **changes: Any
+    ) -> WeightState:
         """The state one node further towards the outputs."""
-        peel = Peel(rule, node.label, fact)
         return replace(
-            self, tensor=tensor, peels=(*self.peels, peel), nodes=(*self.nodes, node), **changes  # type: ignore
+            self,
+            tensor=tensor,
+            layout=self.layout if layout is None else layout,
+            peels=(*self.peels, Peel(rule, node.label, fact)),
+            nodes=(*self.nodes, node),
+            passed=(*self.passed, (self.tensor, self.layout)),
+            **changes,
         )
 
 
