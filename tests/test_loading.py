@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import AttentionCase
+from cases import Array, AttentionCase
 from op_model import make_model, make_session
 
 import ortflash
@@ -74,7 +74,7 @@ def test_a_hundred_sessions_come_and_go_without_leaking() -> None:
 
 
 def test_sessions_are_made_from_many_threads_at_once() -> None:
-    outputs: list[np.ndarray] = []  # type: ignore[type-arg]
+    outputs: list[Array] = []
 
     def work() -> None:
         for _ in range(5):
