@@ -9,6 +9,7 @@ needs more is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -57,7 +58,7 @@ def refusal_for(edit: SiteEdit) -> Refusal | None:
 def build_call(edit: SiteEdit) -> Sequence[NodeProto]:
     """The nodes that compute the site with the standard op."""
     call = edit.call
-    attributes: dict[str, int | float] = {}
+    attributes: dict[str, Any] = {}
     for ours, theirs in (("num_heads", "q_num_heads"), ("kv_num_heads", "kv_num_heads")):
         if call.attributes.get(ours) and _is_3d(edit):
             attributes[theirs] = int(call.attributes[ours])
@@ -78,13 +79,13 @@ def build_call(edit: SiteEdit) -> Sequence[NodeProto]:
 def _full_mask(call: FlashCall, mask: str, nodes: list[NodeProto]) -> str:
     """The mask with its last two axes expanded to (S,T): ONNX Runtime 1.32 takes no (B,1,1,T)."""
 
-    def op(op_type: str, inputs: list[str], to: str, **attributes: object) -> str:
-        name = f"{call.name}/{to}"
+    def op(op_type: str, inputs: list[str], label: str, **attributes: Any) -> str:
+        name = f"{call.name}/{label}"
         nodes.append(onnx.helper.make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 
-    def constant(values: list[int], to: str) -> str:
-        return op("Constant", [], to, value=onnx.numpy_helper.from_array(np.array(values, np.int64)))
+    def constant(values: list[int], label: str) -> str:
+        return op("Constant", [], label, value=onnx.numpy_helper.from_array(np.array(values, np.int64)))
 
     row = constant([-2], "length_axis")
     lengths = [

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto
 
 from .errors import LibraryError, OrtflashError
 from .library import get_library_path, import_onnxruntime
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 Values = dict[str, npt.NDArray[np.generic]]
 

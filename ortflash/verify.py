@@ -31,7 +31,7 @@ from .runner import Values, run_model
 PEAKED_DEVIATION = 3.0
 """Standard deviation of the drawn scores: a row's largest weight is then usually well over a half."""
 
-WHOLE_MODEL_FLOOR = {TensorProto.FLOAT: 2e-4, TensorProto.FLOAT16: 2e-2, TensorProto.BFLOAT16: 1e-1}
+WHOLE_MODEL_FLOOR: Mapping[int, float] = {TensorProto.FLOAT: 2e-4, TensorProto.FLOAT16: 2e-2, TensorProto.BFLOAT16: 1e-1}
 """Share of an output's largest value that whole models may differ by, whatever the measured noise; by the coarsest type
 that the model computes in."""
 
