@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
 from ortflash.graph_tools.edits import FlashCall, SiteEdit
 from ortflash.graph_tools.normal_form import AttentionForm, Operand, ScoreTerm, Site, TensorRef
 
