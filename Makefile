@@ -2,12 +2,12 @@
 #
 #   make demo       the main job on a real model: rewrite, run both, one table
 #   make test       style, types and all tests
-#   make corpus     the tests on the corpus of exported models alone
+#   make corpus     rewrite, run and check each model of the corpus, one row each
 #   make bench      speed on this machine, as in the README
 #   make gpu-test   the tests that need an NVIDIA GPU; installs nothing and uses the machine's own python3
 #   make nightly    everything, with far more random cases and freshly exported models
 #
-# Variables: PYTHON, CXX, ORTFLASH_CUDA, ORTFLASH_CUDA_ARCHITECTURES (scripts/setup_venv.sh); PYTEST_ARGS.
+# Variables: PYTHON, CXX, ORTFLASH_CUDA, ORTFLASH_CUDA_ARCHITECTURES (scripts/setup_venv.sh); PYTEST_ARGS, CORPUS_ARGS.
 .PHONY: demo test corpus bench gpu-test nightly lint setup setup-export
 .DEFAULT_GOAL := demo
 MAKEFLAGS += --no-print-directory
@@ -15,6 +15,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON ?= python3
 CPP_FILES = $$(find plugin_src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+SCRIPTS = $$(find cmake plugin_src -name '*.py')
 WORKERS := -n 2
 
 export PYTHON ORTFLASH_CUDA ORTFLASH_CUDA_ARCHITECTURES
@@ -26,7 +27,7 @@ test: setup lint
 	@$(BIN)/pytest $(WORKERS) $(PYTEST_ARGS)
 
 corpus: setup
-	@$(BIN)/pytest -m corpus $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.corpus $(CORPUS_ARGS)
 
 bench: setup
 	@$(BIN)/ortflash bench kernel
@@ -45,7 +46,8 @@ lint: setup
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@scripts/source_tree.sh
 	@MYPYPATH=build/tree $(BIN)/mypy --config-file pyproject.toml -p ortflash
-	@$(BIN)/mypy plugin_src/gen_schema.py cmake/fetch_onnxruntime_headers.py
+	@MYPYPATH=build/tree:tests $(BIN)/mypy tests/*.py
+	@for script in $(SCRIPTS); do $(BIN)/mypy $$script || exit 1; done
 
 setup:
 	@scripts/setup_venv.sh

@@ -123,9 +123,12 @@ def run(command: list[str], cwd: Path | None = None) -> str:
 
 def fetch(out: Path) -> str | None:
     """Fill ``out`` from the first place that works; return ``None``, or the sentence that says what to do."""
-    places: tuple[Callable[[Path], None], ...] = (from_release_archive, from_debian_mirror)
+    places: dict[str, Callable[[Path], None]] = {
+        "the release archive": from_release_archive,
+        "Debian's package": from_debian_mirror,
+    }
     reasons = []
-    for place in places:
+    for name, place in places.items():
         with tempfile.TemporaryDirectory() as staging:
             try:
                 place(Path(staging))
@@ -134,7 +137,7 @@ def fetch(out: Path) -> str | None:
                 continue
             found = api_version(Path(staging))
             if found != API_VERSION:
-                reasons.append(f"{place.__name__} gave headers of API version {found}")
+                reasons.append(f"{name} has headers of API version {found}")
                 continue
             shutil.copytree(staging, out, dirs_exist_ok=True)
             return None
