@@ -112,8 +112,8 @@ def test_what_is_missing_is_one_sentence(fetcher: ModuleType, tmp_path: Path, mo
     sentence = fetcher.fetch(tmp_path / "out")
     assert sentence == (
         "ONNX Runtime's C headers (API version 21, release 1.21.0) were not found: no network; Debian's package has "
-        "headers of API version 20: install libonnxruntime-dev 1.21.0 or set ONNXRUNTIME_INCLUDE_DIR to the folder that has "
-        "onnxruntime_c_api.h."
+        "headers of API version 20: install libonnxruntime-dev 1.21.0 or set ONNXRUNTIME_INCLUDE_DIR to the folder "
+        "that has onnxruntime_c_api.h."
     )
     assert not (tmp_path / "out").exists()
 
