@@ -27,6 +27,7 @@ from .graph_tools.report import Decision, ModelReport, SiteReport, describe_site
 from .graph_tools.restore import restore_calls
 from .graph_tools.rewrite import apply_edits, flash_calls
 from .graph_tools.scopes import default_opset
+from .graph_tools.validate import check_model
 from .inputs import Feed, generate_feeds, load_feed
 from .verify import Verification, Verifier, notes_of
 
@@ -303,9 +304,12 @@ class _Work:
 def _load(model: PathLike | ModelProto) -> tuple[ModelProto, Path | None, Path | None]:
     """The model, the folder of its external data, and its path."""
     if isinstance(model, ModelProto):
+        check_model(model, model.graph.name or "The model")
         return model, None, None
     path = Path(model)
-    return external_data.load_model(path), path.parent.resolve(), path
+    proto = external_data.load_model(path)
+    check_model(proto, path.name)
+    return proto, path.parent.resolve(), path
 
 
 def _copy(model: ModelProto) -> ModelProto:
