@@ -99,30 +99,16 @@ def audio(
 
 
 add("wav2vec2", audio("Wav2Vec2Config"))
-
-
 add("hubert", audio("HubertConfig"))
-
-
 add("wavlm", audio("WavLMConfig", note="gated relative bias", num_buckets=16, max_bucket_distance=20), "eager")
-
-
 add("sew", audio("SEWConfig", squeeze_factor=1), "eager")
-
-
 add("unispeech", audio("UniSpeechConfig"))
-
-
 add("data2vecaudio", audio("Data2VecAudioConfig", num_conv_pos_embeddings=2))
-
-
 add(
     "wav2vec2conformer",
     audio("Wav2Vec2ConformerConfig", position_embeddings_type="relative", note="relative shift"),
     "eager",
 )
-
-
 add("wav2vec2rotary", audio("Wav2Vec2ConformerConfig", position_embeddings_type="rotary"), "eager")
 
 

@@ -72,32 +72,14 @@ add(
         note="the model of `make demo`",
     ),
 )
-
-
 add("bert", text("BertConfig"))
-
-
 add("albert", text("AlbertConfig", embedding_size=32))
-
-
 add("electra", text("ElectraConfig", embedding_size=32))
-
-
 add("roberta", text("RobertaConfig", max_position_embeddings=66, pad_token_id=1))
-
-
 add("xlmroberta", text("XLMRobertaConfig", max_position_embeddings=66, pad_token_id=1))
-
-
 add("camembert", text("CamembertConfig", max_position_embeddings=66, pad_token_id=1))
-
-
 add("distilbert", text("DistilBertConfig", dim=64, n_layers=2, n_heads=4, hidden_dim=96))
-
-
 add("mpnet", text("MPNetConfig", note="relative bias and padding mask", pad_token_id=1), "eager")
-
-
 add(
     "deberta",
     text(
@@ -111,8 +93,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "debertav1",
     text(
@@ -124,20 +104,12 @@ add(
     ),
     "eager",
 )
-
-
 add("squeezebert", text("SqueezeBertConfig", embedding_size=64, note="convolution layout"), "eager")
-
-
 add(
     "mobilebert",
     text("MobileBertConfig", embedding_size=32, true_hidden_size=32, intra_bottleneck_size=32, note="bottleneck"),
 )
-
-
 add("convbert", text("ConvBertConfig", embedding_size=64, head_ratio=2, note="attention beside a convolution"), "eager")
-
-
 add(
     "funnel",
     text(
@@ -159,20 +131,10 @@ add(
     ),
     "eager",
 )
-
-
 add("roformer", text("RoFormerConfig", embedding_size=64, note="rotary encoder"), "eager")
-
-
 add("esm", text("EsmConfig", position_embedding_type="rotary", mask_token_id=3, pad_token_id=1))
-
-
 add("ernie", text("ErnieConfig"))
-
-
 add("layoutlmtext", text("LayoutLMConfig", note="no boxes given"))
-
-
 add(
     "modernbert",
     text(
@@ -185,11 +147,7 @@ add(
         note="packed qkv, RoPE, local windows",
     ),
 )
-
-
 add("bigbird", text("BigBirdConfig", attention_type="original_full"), "eager")
-
-
 add(
     "xlnet",
     text(
@@ -203,30 +161,15 @@ add(
     ),
     "eager",
 )
-
-
 add("nomic", text("NomicBertConfig"))
-
-
 add("eurobert", text("EuroBertConfig", **KV))
-
-
 add("ibert", text("IBertConfig", quant_mode=False, max_position_embeddings=66, pad_token_id=1), "eager")
-
-
 add("megatronbert", text("MegatronBertConfig"), "eager")
-
-
 add("rembert", text("RemBertConfig", input_embedding_size=32, output_embedding_size=32), "eager")
-
-
 add("data2vectext", text("Data2VecTextConfig", max_position_embeddings=66, pad_token_id=1))
-
 
 # Decoders of text
 add("gpt2", text("GPT2Config", n_positions=64, n_embd=64, n_layer=2, n_head=4))
-
-
 add(
     "gptneo",
     text(
@@ -241,33 +184,19 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "gptj",
     text("GPTJConfig", n_positions=64, n_embd=64, n_layer=2, n_head=4, rotary_dim=8, note="partial interleaved rotary"),
     "eager",
 )
-
-
 add("gptneox", text("GPTNeoXConfig", rotary_pct=0.5))
-
-
 add(
     "gptbigcode",
     text("GPTBigCodeConfig", n_positions=64, n_embd=64, n_layer=2, n_head=4, multi_query=True, note="one kv head"),
 )
-
-
 add("codegen", text("CodeGenConfig", n_positions=64, n_embd=64, n_layer=2, n_head=4, rotary_dim=8), "eager")
-
-
 add("opt", text("OPTConfig", ffn_dim=96, word_embed_proj_dim=64))
-
-
 add("bloom", text("BloomConfig", n_layer=2, n_head=4, note="ALiBi via baddbmm"), "eager")
-
-
 add(
     "mpt",
     text(
@@ -283,93 +212,39 @@ add(
     ),
     "eager",
 )
-
-
 add("falcon", text("FalconConfig", multi_query=True, alibi=False, note="one kv head"))
-
-
 add("falconalibi", text("FalconConfig", multi_query=False, alibi=True, new_decoder_architecture=False, note="ALiBi"))
-
-
 add("falconnew", text("FalconConfig", new_decoder_architecture=True, num_kv_heads=2, alibi=False, note="grouped heads"))
-
-
 add("llama", text("LlamaConfig", **KV))
-
-
 add("mistral", text("MistralConfig", sliding_window=4, **KV))
-
-
 add("ministral", text("Ministral3Config", **KV))
-
-
 add("stablelm", text("StableLmConfig", qk_layernorm=True, **KV))
-
-
 add("qwen2", text("Qwen2Config", **KV))
-
-
 add("qwen3", text("Qwen3Config", head_dim=16, note="qk norm", **KV))
-
-
 add("gemma", text("GemmaConfig", head_dim=16, num_key_value_heads=1))
-
-
 add(
     "gemma2",
     text("Gemma2Config", head_dim=16, sliding_window=4, query_pre_attn_scalar=16, note="softcap", **KV),
     "eager",
 )
-
-
 add(
     "gemma3",
     text("Gemma3TextConfig", head_dim=16, sliding_window=4, query_pre_attn_scalar=16, note="qk norm, windows", **KV),
 )
-
-
 add("phi", text("PhiConfig", note="partial rotary", **KV))
-
-
 add("phi3", text("Phi3Config", note="packed qkv by slices", **KV))
-
-
 add("cohere", text("CohereConfig", use_qk_norm=True, **KV))
-
-
 add("cohere2", text("Cohere2Config", sliding_window=4, head_dim=16, **KV))
-
-
 add("olmo", text("OlmoConfig", clip_qkv=2.0, **KV))
-
-
 add("olmo2", text("Olmo2Config", **KV))
-
-
 add("granite", text("GraniteConfig", attention_multiplier=0.2, **KV))
-
-
 add("starcoder2", text("Starcoder2Config", sliding_window=4, **KV))
-
-
 add("glm", text("GlmConfig", head_dim=16, partial_rotary_factor=0.5, note="partial interleaved rotary", **KV))
-
-
 add("smollm3", text("SmolLM3Config", **KV))
-
-
 add("nemotron", text("NemotronConfig", **KV))
-
-
 add("persimmon", text("PersimmonConfig", qk_layernorm=True))
-
-
 add("helium", text("HeliumConfig", head_dim=16, **KV))
-
-
 add("exaone4", text("Exaone4Config", sliding_window=4, **KV))
-
-
 add(
     "gptoss",
     text(
@@ -383,8 +258,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "deepseekv2",
     text(
@@ -400,23 +273,11 @@ add(
         note="MLA",
     ),
 )
-
-
 add("xglm", text("XGLMConfig", d_model=64, num_layers=2, attention_heads=4, ffn_dim=96), "eager")
-
-
 add("ctrl", text("CTRLConfig", n_embd=64, n_layer=2, n_head=4, dff=96), "eager")
-
-
 add("biogpt", text("BioGptConfig"))
-
-
 add("openaigpt", text("OpenAIGPTConfig", n_embd=64, n_layer=2, n_head=4, n_positions=64), "eager")
-
-
 add("jetmoe", text("JetMoeConfig", note="the routers' Softmaxes are no attention"), "eager")
-
-
 add("diffllama", text("DiffLlamaConfig", fusable=0, note="differential attention", **KV), "eager")
 
 
@@ -438,26 +299,12 @@ def seq2seq(config: str, **values: Any) -> Callable[[str], Example]:
 
 
 add("bart", seq2seq("BartConfig"))
-
-
 add("mbart", seq2seq("MBartConfig"))
-
-
 add("marian", seq2seq("MarianConfig"))
-
-
 add("pegasus", seq2seq("PegasusConfig"))
-
-
 add("blenderbot", seq2seq("BlenderbotConfig"))
-
-
 add("m2m100", seq2seq("M2M100Config"))
-
-
 add("plbart", seq2seq("PLBartConfig"))
-
-
 add("fsmt", seq2seq("FSMTConfig", langs=["en", "de"], src_vocab_size=99, tgt_vocab_size=99), "eager")
 
 
@@ -502,23 +349,11 @@ def _t5encoder(config: str, kind: str, **values: Any) -> Callable[[str], Example
 
 
 add("t5", _t5("T5Config"), "eager")
-
-
 add("mt5", _t5("MT5Config"), "eager")
-
-
 add("umt5", _t5("UMT5Config"), "eager")
-
-
 add("t5enc", _t5encoder("T5Config", "T5EncoderModel"), "eager")
-
-
 add("mt5enc", _t5encoder("MT5Config", "MT5EncoderModel", feed_forward_proj="gated-gelu"), "eager")
-
-
 add("umt5enc", _t5encoder("UMT5Config", "UMT5EncoderModel"), "eager")
-
-
 add("switchenc", _t5encoder("SwitchTransformersConfig", "SwitchTransformersEncoderModel"), "eager")
 
 
@@ -588,20 +423,10 @@ def with_past(config: str, kv_heads: int, *, length: int = 1, **values: Any) -> 
 
 
 add("gpt2kv", with_past("GPT2Config", 4, length=3, n_positions=64, n_embd=64, n_layer=2, n_head=4))
-
-
 add("llamakv", with_past("LlamaConfig", 2, length=3, **KV))
-
-
 add("qwen3kv", with_past("Qwen3Config", 2, length=3, head_dim=16, **KV))
-
-
 add("mistralkv", with_past("MistralConfig", 2, length=3, sliding_window=32, **KV))
-
-
 add("gptneoxkv", with_past("GPTNeoXConfig", 4, length=3))
-
-
 add("optkv", with_past("OPTConfig", 4, length=3, ffn_dim=96, word_embed_proj_dim=64))
 
 

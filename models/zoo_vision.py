@@ -6,7 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from zoo_family import Example, SEQ, add, auto, config_of, example, family, first, padding_mask, token_ids
+from zoo_family import (
+    CLIP,
+    SEQ,
+    TEXT_CONFIG,
+    Example,
+    add,
+    auto,
+    config_of,
+    example,
+    family,
+    first,
+    padding_mask,
+    token_ids,
+)
 
 
 def image(
@@ -44,53 +57,23 @@ VIT: dict[str, Any] = {
 
 # Images
 add("vit", image("ViTConfig", **VIT))
-
-
 add("deit", image("DeiTConfig", **VIT))
-
-
 add("dinov2", image("Dinov2Config", **VIT))
-
-
 add("dinov2reg", image("Dinov2WithRegistersConfig", **VIT))
-
-
 add("dinov3", image("DINOv3ViTConfig", **VIT))
-
-
 add("vitmsn", image("ViTMSNConfig", **VIT))
-
-
 add("ijepa", image("IJepaConfig", **VIT))
-
-
 add("vitmae", image("ViTMAEConfig", mask_ratio=0.0, decoder_num_hidden_layers=1, **VIT))
-
-
 add("yolos", image("YolosConfig", **{**VIT, "image_size": [32, 32]}, num_detection_tokens=3))
-
-
 add("beit", image("BeitConfig", use_relative_position_bias=True, **VIT, note="relative position table"))
-
-
 add("data2vecvision", image("Data2VecVisionConfig", use_shared_relative_position_bias=True, **VIT))
-
-
 add(
     "dpt",
     image("DPTConfig", **VIT, backbone_out_indices=[0, 1, 1, 1], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8),
 )
-
-
 add("clipvision", image("CLIPVisionConfig", **VIT))
-
-
 add("siglipvision", image("SiglipVisionConfig", **VIT, sites=3, note="pooling head is nn.MultiheadAttention"))
-
-
 add("blipvision", image("BlipVisionConfig", kind="BlipVisionModel", **VIT))
-
-
 add(
     "swin",
     image(
@@ -105,8 +88,6 @@ add(
         note="windows, shift mask, table",
     ),
 )
-
-
 add(
     "swinv2",
     image(
@@ -121,8 +102,6 @@ add(
         note="cosine attention with a scale a head",
     ),
 )
-
-
 add(
     "donutswin",
     image(
@@ -137,8 +116,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "maskformerswin",
     image(
@@ -153,8 +130,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "segformer",
     image(
@@ -170,8 +145,6 @@ add(
         size=64,
     ),
 )
-
-
 add(
     "pvt",
     image(
@@ -189,8 +162,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "pvtv2",
     image(
@@ -208,8 +179,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "glpn",
     image(
@@ -226,8 +195,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "mobilevit",
     image(
@@ -242,8 +209,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "levit",
     image(
@@ -259,8 +224,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "cvt",
     image(
@@ -288,8 +251,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "samvision",
     image(
@@ -303,8 +264,6 @@ add(
         note="decomposed relative position, windows",
     ),
 )
-
-
 add(
     "vitdet",
     image(
@@ -318,8 +277,6 @@ add(
     ),
     "eager",
 )
-
-
 add(
     "hiera",
     image(
@@ -339,14 +296,151 @@ add(
     ),
     "eager",
 )
-
-
 add("focalnet", image("FocalNetConfig", image_size=32, sites=0), "eager")
-
-
 add("owlvision", image("OwlViTVisionConfig", kind="OwlViTVisionModel", **VIT))
 
 
+@family()
+def clip(attention: str) -> Example:
+    config = config_of(
+        "CLIPConfig",
+        projection_dim=32,
+        text_config=dict(
+            vocab_size=99, max_position_embeddings=64, eos_token_id=2, pad_token_id=0, bos_token_id=1, **CLIP
+        ),
+        vision_config=dict(image_size=32, patch_size=8, **CLIP),
+    )
+    inputs = {"input_ids": token_ids(), "pixel_values": torch.randn(2, 3, 32, 32), "attention_mask": padding_mask()}
+    dynamic = {"input_ids": SEQ, "pixel_values": {0: "images"}, "attention_mask": SEQ}
+    return example(auto(config, attention), inputs, dynamic, 4, note="both towers")
+
+
+@family("eager")
+def detr(attention: str) -> Example:
+    config = config_of(
+        "DetrConfig",
+        d_model=64,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=96,
+        decoder_ffn_dim=96,
+        num_queries=6,
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=config_of(
+            "ResNetConfig", embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], out_features=["stage4"]
+        ),
+    )
+    inputs = {"pixel_values": torch.randn(1, 3, 64, 64), "pixel_mask": torch.ones(1, 64, 64, dtype=torch.int64)}
+    return example(auto(config, attention), inputs, {}, 6, note="position added to q and k only; cross")
+
+
+@family("eager")
+def perceiver(attention: str) -> Example:
+    config = config_of(
+        "PerceiverConfig",
+        num_latents=6,
+        d_latents=32,
+        d_model=64,
+        num_blocks=1,
+        num_self_attends_per_block=2,
+        num_self_attention_heads=4,
+        num_cross_attention_heads=2,
+        qk_channels=32,
+        v_channels=32,
+    )
+    return example(
+        auto(config, attention),
+        {"inputs": torch.randn(2, 10, 64)},
+        {"inputs": SEQ},
+        3,
+        note="latent queries cross, then self",
+    )
+
+
+@family()
+def layoutlmv3(attention: str) -> Example:
+    config = config_of(
+        "LayoutLMv3Config",
+        **{**TEXT_CONFIG, "max_position_embeddings": 66, "pad_token_id": 1},
+        coordinate_size=10,
+        shape_size=12,
+        max_2d_position_embeddings=128,
+        visual_embed=False,
+        rel_pos_bins=8,
+        max_rel_pos=16,
+        rel_2d_pos_bins=8,
+        max_rel_2d_pos=32,
+    )
+    box = torch.randint(0, 60, (2, 10, 2))
+    inputs = {"input_ids": token_ids(), "bbox": torch.cat([box, box + 20], -1), "attention_mask": padding_mask()}
+    return example(
+        auto(config, attention), inputs, dict.fromkeys(inputs, SEQ), 2, note="two relative biases, CogView softmax"
+    )
+
+
+@family()
+def layoutlm(attention: str) -> Example:
+    config = config_of("LayoutLMConfig", **TEXT_CONFIG, max_2d_position_embeddings=128)
+    box = torch.randint(0, 60, (2, 10, 2))
+    inputs = {"input_ids": token_ids(), "bbox": torch.cat([box, box + 20], -1), "attention_mask": padding_mask()}
+    return example(auto(config, attention), inputs, dict.fromkeys(inputs, SEQ), 2)
+
+
+@family("eager")
+def vitweights(attention: str) -> Example:
+    def all_of(output: Any) -> Any:
+        return (output[0], *output.attentions)
+
+    inputs = {"pixel_values": torch.randn(2, 3, 32, 32)}
+    return example(
+        auto(config_of("ViTConfig", **VIT), attention),
+        inputs,
+        {"pixel_values": {0: "batch"}},
+        2,
+        fusable=0,
+        note="probabilities are graph outputs",
+        pick=all_of,
+        output_attentions=True,
+    )
+
+
+@family()
+def blip2qformer(attention: str) -> Example:
+    config = config_of("Blip2QFormerConfig", **TEXT_CONFIG, encoder_hidden_size=48, cross_attention_frequency=2)
+    import transformers
+
+    model = transformers.Blip2QFormerModel._from_config(config, attn_implementation=attention)
+    inputs = {"query_embeds": torch.randn(2, 5, 64), "encoder_hidden_states": torch.randn(2, 9, 48)}
+    return example(
+        model,
+        inputs,
+        {"query_embeds": {0: "batch"}, "encoder_hidden_states": {0: "batch", 1: "patches"}},
+        3,
+        note="query tokens, cross attention",
+    )
+
+
+@family("eager")
+def trocrdec(attention: str) -> Example:
+    config = config_of(
+        "TrOCRConfig",
+        vocab_size=99,
+        d_model=64,
+        decoder_layers=2,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=96,
+        max_position_embeddings=64,
+        cross_attention_hidden_size=48,
+        pad_token_id=1,
+    )
+    import transformers
+
+    model = transformers.TrOCRForCausalLM._from_config(config, attn_implementation=attention)
+    inputs = {"input_ids": token_ids(), "encoder_hidden_states": torch.randn(2, 9, 48)}
     return example(
         model,
         inputs,
