@@ -6,17 +6,18 @@
 // so that the last entries, which decide how evenly blocks finish, are the shortest.
 #pragma once
 
-#include "kernel_params.h"
+#include "forward_params.h"
+#include "tile_config.h"
 
 namespace ortflash::sm90 {
 
 // One query tile; travels from the producer to the consumers through shared memory.
 struct alignas(16) QueryTile {
-  int32_t row;        // first query row; -1 ends the walk
+  int32_t row;  // first query row; -1 ends the walk
   int32_t head;
   int32_t batch;
-  int32_t keys;       // keys that exist: T, or key_lengths[batch]
-  int32_t first_block, last_block;  // blocks of keys [first, last); walked from the last to the first
+  int32_t keys;                         // keys that exist: T, or key_lengths[batch]
+  int32_t first_block, last_block;      // blocks of keys [first, last); walked from the last to the first
   int32_t diagonal_low, diagonal_high;  // row i sees keys [i + low, i + high) of [0, keys)
 
   __device__ bool valid() const { return row >= 0; }
@@ -30,16 +31,16 @@ __device__ __forceinline__ int tile_index(int turn) {
 }
 
 template <int BLOCK_Q, int BLOCK_KV>
-__device__ __forceinline__ QueryTile query_tile(const KernelParams& p, int turn) {
+__device__ __forceinline__ QueryTile query_tile(const ForwardParams& p, int turn) {
   QueryTile tile;
   const int index = tile_index(turn);
-  if (index >= p.q_tiles * p.head_count) {
+  if (index >= p.tiles) {
     tile.row = -1;
+    tile.first_block = tile.last_block = 0;
     return tile;
   }
-  const int section_tiles = p.section_heads * p.q_tiles;
-  const int section = index / section_tiles;
-  const int inside = index - section * section_tiles;
+  const int section = index / p.section_tiles;
+  const int inside = index - section * p.section_tiles;
   const int heads = min(p.section_heads, p.head_count - section * p.section_heads);
   const int down = inside / heads;
   const int batch_head = section * p.section_heads + inside - down * heads;
@@ -65,6 +66,15 @@ __device__ __forceinline__ QueryTile query_tile(const KernelParams& p, int turn)
     tile.last_block = (end_key + BLOCK_KV - 1) / BLOCK_KV;
   }
   return tile;
+}
+
+// Where a row of a tile goes.
+template <class T>
+__device__ __forceinline__ T* output_row(const ForwardParams& p, const QueryTile& tile, int row) {
+  return static_cast<T*>(p.output) + tile.batch * p.output_batch + tile.head * p.output_head + row * p.output_row;
+}
+__device__ __forceinline__ int64_t lse_index(const ForwardParams& p, const QueryTile& tile, int row) {
+  return (int64_t{tile.batch} * p.num_heads + tile.head) * p.q_len + row;
 }
 
 }  // namespace ortflash::sm90

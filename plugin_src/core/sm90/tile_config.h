@@ -36,16 +36,28 @@ struct Tile {
   static constexpr int BIAS_BYTES = kWarpgroupRows * BLOCK_KV * 2;
   static constexpr int MASK_BYTES = kWarpgroupRows * BLOCK_KV;
 
-  // A second slot for Q (and for the tiles of bias and mask) where it fits: 3 KB stay for barriers and alignment.
-  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - 2 * KV_STAGES * KV_BYTES;
   static constexpr int TERM_BYTES = TERMS ? WARPGROUPS * (BIAS_BYTES + MASK_BYTES) : 0;
+  static constexpr int BIT_BYTES = TERMS ? WARPGROUPS * (2 * kWarpgroupRows * BLOCK_KV / 8 + 16 * BLOCK_KV) : 0;
+  // A second slot for Q (and for the tiles of bias and mask) where it fits: 3 KB stay for barriers and alignment.
+  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - BIT_BYTES - 2 * KV_STAGES * KV_BYTES;
   static constexpr int TERM_STAGES = FREE_BYTES >= WARPGROUPS * Q_BYTES + 2 * TERM_BYTES ? 2 : 1;
   static constexpr int Q_STAGES = FREE_BYTES >= 2 * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES ? 2 : 1;
+  static constexpr int TILE_SLOTS = 2 * Q_STAGES;
   static_assert(FREE_BYTES >= Q_STAGES * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES, "the tile does not fit");
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
-  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : TERMS ? 40 : 24;
-  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : TERMS ? 232 : 240;
+  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : TERMS ? 56 : 40;
+  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : TERMS ? 224 : 232;
+};
+
+// Yes where CONDITION holds, else No: parts that only some tiles have.
+template <bool CONDITION, class Yes, class No>
+struct Select {
+  using Type = Yes;
+};
+template <class Yes, class No>
+struct Select<false, Yes, No> {
+  using Type = No;
 };
 
 }  // namespace ortflash::sm90

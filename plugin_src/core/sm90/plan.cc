@@ -1,0 +1,212 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "../status.h"
+#include "tensor_map.h"
+
+namespace ortflash::sm90 {
+namespace {
+
+constexpr int64_t kMaxLength = int64_t{1} << 28;
+constexpr double kLog2E = 1.4426950408889634;
+
+bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+// Whether the copy engine can step along an axis of `count` elements by `stride` elements.
+bool steps(int64_t stride, int64_t count, int element_bytes) {
+  const int64_t bytes = stride * element_bytes;
+  return count == 1 || (bytes > 0 && bytes % 16 == 0 && bytes < int64_t{1} << 40);
+}
+
+Status check_operand(const char* name, const void* pointer, const Strides& strides, int64_t batch, int64_t heads,
+                     int64_t rows) {
+  if (!aligned16(pointer)) {
+    return make_status(StatusCode::kUnsupported, "sm90 needs %s aligned to 16 bytes", name);
+  }
+  if (!steps(strides.batch, batch, 2) || !steps(strides.head, heads, 2) || !steps(strides.row, rows, 2)) {
+    return make_status(StatusCode::kUnsupported,
+                       "sm90 needs strides of %s that are multiples of 8 elements; they are batch %lld, head %lld, row "
+                       "%lld",
+                       name, static_cast<long long>(strides.batch), static_cast<long long>(strides.head),
+                       static_cast<long long>(strides.row));
+  }
+  return {};
+}
+
+// Strides of a term with those along axes of one element cleared, so that 0 means broadcast.
+Strides broadcast_strides(const AttentionParams& p, Strides strides) {
+  if (p.batch == 1) strides.batch = 0;
+  if (p.num_heads == 1) strides.head = 0;
+  if (p.q_len == 1) strides.row = 0;
+  if (p.kv_len == 1) strides.column = 0;
+  return strides;
+}
+
+// `element_bytes`: 4 where the copy engine's tiles would be fp32, which the kernels don't read.
+TermSource term_source(const AttentionParams& p, const void* data, const Strides& s, int element_bytes) {
+  if (data == nullptr) return TermSource::kNone;
+  if (s.row == 0) return TermSource::kKeys;
+  const bool tiles = element_bytes < 4 && aligned16(data) && s.column == 1 && steps(s.row, p.q_len, element_bytes) &&
+                     (s.head == 0 || steps(s.head, 2, element_bytes)) &&
+                     (s.batch == 0 || steps(s.batch, 2, element_bytes));
+  return tiles ? TermSource::kTile : TermSource::kElements;
+}
+
+Term make_term(const AttentionParams& p, const void* data, const Strides& given, int element_bytes) {
+  const Strides s = broadcast_strides(p, given);
+  Term term = {};
+  term.data = data;
+  term.batch = s.batch;
+  term.head = s.head;
+  term.row = s.row;
+  term.column = static_cast<int32_t>(s.column);
+  term.source = term_source(p, data, s, element_bytes);
+  term.tile_batch = s.batch != 0;
+  term.tile_head = s.head != 0;
+  term.is_float32 = element_bytes == 4;
+  return term;
+}
+
+float scale_of(const AttentionParams& p) {
+  return p.scale != 0.0f ? p.scale : 1.0f / std::sqrt(static_cast<float>(p.head_size));
+}
+
+bool needs_terms(const AttentionParams& p) {
+  // A negative scale turns the order of the scores round: only the kernels with terms scale before the maximum.
+  return p.softcap > 0 || p.attn_bias != nullptr || p.attn_mask != nullptr || p.block_mask != nullptr ||
+         scale_of(p) < 0;
+}
+
+bool is_banded(const AttentionParams& p) { return p.is_causal || p.window_left >= 0 || p.window_right >= 0; }
+
+Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.row, 1}; }
+
+}  // namespace
+
+Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
+  if (p.q_len >= kMaxLength || p.kv_len >= kMaxLength) {
+    return make_status(StatusCode::kUnsupported, "sm90 takes lengths below 2^28");
+  }
+  if (p.head_size % 8 != 0 || p.v_head_size % 8 != 0) {
+    return make_status(StatusCode::kUnsupported,
+                       "sm90 takes head sizes that are multiples of 8; this call has %lld "
+                       "and %lld",
+                       static_cast<long long>(p.head_size), static_cast<long long>(p.v_head_size));
+  }
+  Status status = check_operand("query", p.query, p.query_strides, p.batch, p.num_heads, p.q_len);
+  if (status.ok()) status = check_operand("key", p.key, p.key_strides, p.batch, p.kv_num_heads, p.kv_len);
+  if (status.ok()) status = check_operand("value", p.value, p.value_strides, p.batch, p.kv_num_heads, p.kv_len);
+  if (status.ok()) status = check_operand("output", p.output, p.output_strides, p.batch, p.num_heads, p.q_len);
+  if (!status.ok()) return status;
+  if (p.attn_bias != nullptr && p.bias_dtype == DType::kFloat32 && broadcast_strides(p, p.bias_strides).row != 0) {
+    return make_status(StatusCode::kUnsupported, "sm90 takes an fp32 attn_bias only where all rows share it");
+  }
+
+  const KernelList list = p.dtype == DType::kFloat16 ? float16_kernels() : bfloat16_kernels();
+  const Use use = needs_terms(p) ? kTerms : is_banded(p) ? kBanded : kFull;
+  for (size_t i = 0; i < list.count; ++i) {
+    if ((list.first[i].uses & use) == 0 || list.first[i].head < std::max(p.head_size, p.v_head_size)) continue;
+    *kernel = &list.first[i];
+    return {};
+  }
+  return make_status(StatusCode::kUnsupported, "sm90 takes head sizes up to 256");
+}
+
+Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu, Plan* plan) {
+  std::memset(static_cast<void*>(plan), 0, sizeof(*plan));
+  ForwardParams& f = plan->params;
+  f.q_len = static_cast<int32_t>(p.q_len);
+  f.kv_len = static_cast<int32_t>(p.kv_len);
+  f.v_head_size = static_cast<int32_t>(p.v_head_size);
+  f.num_heads = static_cast<int32_t>(p.num_heads);
+  f.heads_per_kv = static_cast<int32_t>(p.num_heads / p.kv_num_heads);
+
+  f.left = p.window_left >= 0 ? static_cast<int32_t>(std::min<int64_t>(p.window_left, kUnbounded)) : kUnbounded;
+  f.right = p.window_right >= 0 ? static_cast<int32_t>(std::min<int64_t>(p.window_right, kUnbounded)) : kUnbounded;
+  if (p.is_causal) f.right = 0;
+  f.bottom_right = p.causal_alignment == CausalAlignment::kBottomRight;
+
+  f.output = p.output;
+  f.output_batch = p.output_strides.batch;
+  f.output_head = p.output_strides.head;
+  f.output_row = p.output_strides.row;
+  f.softmax_lse = p.softmax_lse;
+  f.key_lengths = p.key_lengths;
+  f.key_lengths_stride = static_cast<int32_t>(p.key_lengths_stride);
+  f.sinks = p.sinks;
+  f.sinks_stride = static_cast<int32_t>(p.sinks_stride);
+
+  const bool terms = (kernel.uses & kTerms) != 0;
+  f.scale = scale_of(p);
+  f.scale_log2 = static_cast<float>(terms ? kLog2E : f.scale * kLog2E);
+  f.softcap = p.softcap;
+  f.mask_fill = p.mask_fill;
+  f.bias = make_term(p, p.attn_bias, p.bias_strides, p.bias_dtype == DType::kFloat32 ? 4 : 2);
+  f.mask = make_term(p, p.attn_mask, p.mask_strides, 1);
+  f.block_mask = p.block_mask;
+  f.block_mask_batch = p.block_mask_strides.batch;
+  f.block_mask_head = p.block_mask_strides.head;
+  f.block_mask_row = p.block_mask_strides.row;
+  f.block_mask_column = static_cast<int32_t>(p.block_mask_strides.column);
+  while (int64_t{1} << f.block_shift < p.block_size) ++f.block_shift;
+
+  const int64_t q_tiles = (p.q_len + kernel.block_q - 1) / kernel.block_q;
+  const int64_t heads = p.batch * p.num_heads;
+  if (q_tiles * heads >= int64_t{1} << 30) {
+    return make_status(StatusCode::kUnsupported, "sm90 takes fewer than 2^30 tiles of queries");
+  }
+  f.q_tiles = static_cast<int32_t>(q_tiles);
+  f.head_count = static_cast<int32_t>(heads);
+  f.longest_first = f.right != kUnbounded;
+  // Heads side by side: as many as have their keys and values in two thirds of L2, where rows differ in length (the
+  // long ones of all of them come first) or where heads share a bias or a mask (it is read once for all of them).
+  const bool shared_term = (f.bias.source == TermSource::kTile && f.bias.tile_head == 0) ||
+                           (f.mask.source == TermSource::kTile && f.mask.tile_head == 0);
+  f.section_heads = 1;
+  if (f.longest_first || shared_term) {
+    const double head_bytes =
+        2.0 * static_cast<double>(p.kv_len * (p.head_size + p.v_head_size)) / static_cast<double>(f.heads_per_kv);
+    while (f.section_heads * 2 <= heads && f.section_heads * 2 * q_tiles < (int64_t{1} << 30) &&
+           f.section_heads * 2 * head_bytes <= 0.6 * static_cast<double>(gpu.l2_bytes)) {
+      f.section_heads *= 2;
+    }
+  }
+  f.tiles = static_cast<int32_t>(q_tiles * heads);
+  f.section_tiles = f.section_heads * f.q_tiles;
+  plan->grid = std::min(f.tiles, gpu.multiprocessors);
+
+  const CUtensorMapDataType type =
+      p.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  Status status =
+      encode_map({type, 2, p.query, p.batch, p.num_heads, p.q_len, p.head_size, p.query_strides, 64, 64, swizzle},
+                 &plan->maps.query);
+  if (status.ok()) {
+    status = encode_map(
+        {type, 2, p.key, p.batch, p.kv_num_heads, p.kv_len, p.head_size, p.key_strides, kernel.block_kv, 64, swizzle},
+        &plan->maps.key);
+  }
+  if (status.ok()) {
+    status = encode_map({type, 2, p.value, p.batch, p.kv_num_heads, p.kv_len, p.v_head_size, p.value_strides,
+                         kernel.block_kv, 64, swizzle},
+                        &plan->maps.value);
+  }
+  if (status.ok() && f.bias.source == TermSource::kTile) {
+    status = encode_map({type, 2, p.attn_bias, f.bias.tile_batch ? p.batch : 1, f.bias.tile_head ? p.num_heads : 1,
+                         p.q_len, p.kv_len, swap_broadcast(f.bias), 64, 64, swizzle},
+                        &plan->maps.bias);
+  }
+  if (status.ok() && f.mask.source == TermSource::kTile) {
+    status =
+        encode_map({CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, p.attn_mask, f.mask.tile_batch ? p.batch : 1,
+                    f.mask.tile_head ? p.num_heads : 1, p.q_len, p.kv_len, swap_broadcast(f.mask), 64, kernel.block_kv,
+                    kernel.block_kv == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B},
+                   &plan->maps.mask);
+  }
+  return status;
+}
+
+}  // namespace ortflash::sm90

@@ -1,0 +1,23 @@
+// From AttentionParams to a launch: kernel, tensor maps, parameters, grid.
+#pragma once
+
+#include "../attention.h"
+#include "../gpu.h"
+#include "forward_params.h"
+#include "kernel_table.h"
+
+namespace ortflash::sm90 {
+
+// The kernel for a call, or the reason why these kernels don't take it. Looks at pointers only for their alignment.
+Status choose_kernel(const AttentionParams& params, const Kernel** kernel);
+
+struct Plan {
+  ForwardMaps maps;
+  ForwardParams params;
+  int grid;
+};
+
+// For a call that `kernel` takes.
+Status make_plan(const AttentionParams& params, const Kernel& kernel, const Gpu& gpu, Plan* plan);
+
+}  // namespace ortflash::sm90

@@ -1,0 +1,183 @@
+// The loading warpgroup: one warp brings Q, K and V, one the tiles of bias and mask, and one answers for tiles that no
+// key takes part in, of which the consumers never hear.
+//
+// K of the next block is asked for before V of this one: the consumers issue Q K^T of a block together with P V of the
+// block before.
+#pragma once
+
+#include "block_walk.cuh"
+#include "shared_storage.cuh"
+
+namespace ortflash::sm90 {
+
+template <class Tile>
+class OperandLoader {
+ public:
+  __device__ OperandLoader(const ForwardMaps& maps, const ForwardParams& p, SharedStorage<Tile>& shared)
+      : maps_(maps), p_(p), shared_(shared), leader_(threadIdx.x % 32 == 0) {}
+
+  // By a whole warp.
+  __device__ void run() {
+    for (int turn = 0;; ++turn) {
+      const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p_, turn);
+      BlockWalk<Tile> walk(p_, tile);
+      if (!tile.valid()) return load_query(tile);
+      if (walk.done()) continue;
+      kv_head_ = tile.head / p_.heads_per_kv;
+      KvStep step = walk.next();
+      load_key(tile, step);
+      load_query(tile);
+      while (!walk.done()) {
+        const KvStep below = walk.next();
+        load_key(tile, below);
+        load_value(tile, step.block, keys_ - 2);
+        step = below;
+      }
+      load_value(tile, step.block, keys_ - 1);
+    }
+  }
+
+ private:
+  __device__ void load_key(const QueryTile& tile, const KvStep& step) {
+    const int stage = slot_of<Tile::KV_STAGES>(keys_);
+    shared_.k_empty[stage].wait(parity_of<Tile::KV_STAGES>(keys_) ^ 1);
+    if (leader_) {
+      if constexpr (Tile::TERMS) shared_.step[stage] = step.encode();
+      shared_.k_full[stage].arrive_expecting(Tile::KV_BYTES);
+      copy_panels(shared_.k[stage], maps_.key, shared_.k_full[stage], Tile::BLOCK_KV, step.block * Tile::BLOCK_KV,
+                  kv_head_, tile.batch, evict_last_policy());
+    }
+    ++keys_;
+  }
+
+  __device__ void load_value(const QueryTile& tile, int block, int number) {
+    const int stage = slot_of<Tile::KV_STAGES>(number);
+    const int row = block * Tile::BLOCK_KV;
+    // Rows past key_lengths may hold anything, and 0 * NaN is NaN.
+    const bool whole = tile.keys == p_.kv_len || tile.keys >= row + Tile::BLOCK_KV;
+    Barrier& landed = whole ? shared_.v_full[stage] : shared_.v_landed;
+    shared_.v_empty[stage].wait(parity_of<Tile::KV_STAGES>(number) ^ 1);
+    if (leader_) {
+      landed.arrive_expecting(Tile::KV_BYTES);
+      copy_panels(shared_.v[stage], maps_.value, landed, Tile::BLOCK_KV, row, kv_head_, tile.batch,
+                  evict_last_policy());
+    }
+    if (!whole) {
+      shared_.v_landed.wait(landed_parity_);
+      landed_parity_ ^= 1;
+      zero_rows(shared_.v[stage], tile.keys - row);
+      fence_proxy_async();
+      __syncwarp();
+      if (leader_) shared_.v_full[stage].arrive();
+    }
+  }
+
+  // Rows from `first` on; the swizzle moves nothing from row to row.
+  __device__ void zero_rows(uint8_t* v, int first) {
+    constexpr int kChunks = kPanel * 2 / 16;
+    const int end = Tile::BLOCK_KV * kChunks;
+    for (int panel = 0; panel < Tile::PANELS; ++panel) {
+      for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
+        reinterpret_cast<uint4*>(v)[panel * end + i] = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+
+  __device__ void load_query(const QueryTile& tile) {
+    const int stage = slot_of<Tile::Q_STAGES>(queries_);
+#pragma unroll 1
+    for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+      Barrier& full = shared_.q_full[stage][group];
+      shared_.q_empty[stage][group].wait(parity_of<Tile::Q_STAGES>(queries_) ^ 1);
+      if (leader_) {
+        shared_.tile[slot_of<Tile::TILE_SLOTS>(queries_)][group] = tile;
+        if (!tile.valid()) {
+          full.arrive();
+        } else {
+          full.arrive_expecting(Tile::Q_BYTES);
+          copy_panels(shared_.q[stage][group], maps_.query, full, kWarpgroupRows, tile.row + group * kWarpgroupRows,
+                      tile.head, tile.batch, evict_first_policy());
+        }
+      }
+    }
+    ++queries_;
+  }
+
+  __device__ void copy_panels(uint8_t* destination, const CUtensorMap& map, Barrier& full, int rows, int row, int head,
+                              int batch, uint64_t policy) {
+#pragma unroll
+    for (int panel = 0; panel < Tile::PANELS; ++panel) {
+      copy_box(destination + panel * rows * kPanel * 2, map, full, panel * kPanel, row, head, batch, policy);
+    }
+  }
+
+  const ForwardMaps& maps_;
+  const ForwardParams& p_;
+  SharedStorage<Tile>& shared_;
+  const bool leader_;
+  int keys_ = 0, queries_ = 0;  // numbers of the next ones to load
+  int kv_head_ = 0;                          // of the current tile
+  uint32_t landed_parity_ = 0;
+};
+
+// Streams the tiles of attn_bias and attn_mask, warpgroup by warpgroup, for exactly the steps of OperandLoader.
+template <class Tile>
+__device__ void load_terms(const ForwardMaps& maps, const ForwardParams& p, SharedStorage<Tile>& shared) {
+  const bool bias = p.bias.source == TermSource::kTile;
+  const bool mask = p.mask.source == TermSource::kTile;
+  if (!bias && !mask) return;
+  const bool leader = threadIdx.x % 32 == 0;
+  const int bytes = (bias ? Tile::BIAS_BYTES : 0) + (mask ? Tile::MASK_BYTES : 0);
+  int number = 0;
+  for (int turn = 0;; ++turn) {
+    const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p, turn);
+    if (!tile.valid()) return;
+    BlockWalk<Tile> walk(p, tile);
+    while (!walk.done()) {
+      const int column = walk.next().block * Tile::BLOCK_KV;
+      const int stage = slot_of<Tile::TERM_STAGES>(number);
+      for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+        const int row = tile.row + group * kWarpgroupRows;
+        Barrier& full = shared.term_full[stage][group];
+        shared.term_empty[stage][group].wait(parity_of<Tile::TERM_STAGES>(number) ^ 1);
+        if (!leader) continue;
+        full.arrive_expecting(bytes);
+        if (bias) {
+          for (int panel = 0; panel < Tile::BLOCK_KV / kPanel; ++panel) {
+            copy_box(shared.terms.bias[stage][group] + panel * kWarpgroupRows * kPanel * 2, maps.bias, full,
+                     column + panel * kPanel, row, tile.head * p.bias.tile_head, tile.batch * p.bias.tile_batch,
+                     evict_last_policy());
+          }
+        }
+        if (mask) {
+          copy_box(shared.terms.mask[stage][group], maps.mask, full, column, row, tile.head * p.mask.tile_head,
+                   tile.batch * p.mask.tile_batch, evict_last_policy());
+        }
+      }
+      __syncwarp();
+      ++number;
+    }
+  }
+}
+
+template <class Tile>
+__device__ void answer_empty_tiles(const ForwardParams& p) {
+  using Chunk = uint4;
+  constexpr int kChunk = sizeof(Chunk) / sizeof(typename Tile::Element);
+  const int lane = threadIdx.x % 32;
+  for (int turn = 0;; ++turn) {
+    const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p, turn);
+    if (!tile.valid()) return;
+    if (!BlockWalk<Tile>(p, tile).done()) continue;
+    const float lse = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -INFINITY;
+    for (int row = tile.row; row < min(tile.row + Tile::BLOCK_Q, p.q_len); ++row) {
+      if (p.softmax_lse != nullptr && lane == 0) p.softmax_lse[lse_index(p, tile, row)] = lse;
+      auto* output = output_row<typename Tile::Element>(p, tile, row);
+      for (int column = lane * kChunk; column < p.v_head_size; column += 32 * kChunk) {
+        *reinterpret_cast<Chunk*>(output + column) = Chunk{};
+      }
+    }
+  }
+}
+
+}  // namespace ortflash::sm90
