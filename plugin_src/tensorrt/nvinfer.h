@@ -1,8 +1,9 @@
-// TensorRT's plugin interfaces: from NVIDIA's headers where CMake was given an SDK (ORTFLASH_TENSORRT_ROOT), else from
-// our own declarations of the same binary interface. Everything else includes this file.
+// TensorRT's plugin interfaces: from NVIDIA's headers where CMake was given an SDK (ORTFLASH_TENSORRT_ROOT,
+// ORTFLASH_TENSORRT8_ROOT), else from our own declarations of the same binary interface. Everything else includes this
+// file.
 #pragma once
 
-#if ORTFLASH_TENSORRT_SDK
+#ifdef ORTFLASH_TENSORRT_SDK
 #include <NvInferRuntime.h>
 #elif ORTFLASH_TENSORRT_MAJOR == 8
 #include "tensorrt/abi/nvinfer8.h"

@@ -25,7 +25,7 @@ bool find_type(const char* name, AttributeType* type) {
 
 }  // namespace
 
-Status FieldList::add(const char* name, AttributeType type, Field** field) {
+Status FieldList::make(const char* name, AttributeType type, Field** field) {
   AttributeType known;
   if (!find_type(name, &known)) {
     return make_status(StatusCode::kInvalidArgument, "there is no attribute '%s'", name);
@@ -41,14 +41,14 @@ Status FieldList::add(const char* name, AttributeType type, Field** field) {
 
 Status FieldList::add_int(const char* name, int64_t value) {
   Field* field = nullptr;
-  const Status status = add(name, AttributeType::kInt, &field);
+  const Status status = make(name, AttributeType::kInt, &field);
   if (status.ok()) field->integer = value;
   return status;
 }
 
 Status FieldList::add_float(const char* name, float value) {
   Field* field = nullptr;
-  const Status status = add(name, AttributeType::kFloat, &field);
+  const Status status = make(name, AttributeType::kFloat, &field);
   if (status.ok()) field->number = value;
   return status;
 }
@@ -56,7 +56,7 @@ Status FieldList::add_float(const char* name, float value) {
 Status FieldList::add_string(const char* name, const char* text, size_t length) {
   length = strnlen(text, length);
   Field* field = nullptr;
-  const Status status = add(name, AttributeType::kString, &field);
+  const Status status = make(name, AttributeType::kString, &field);
   if (!status.ok()) return status;
   if (length >= sizeof(field->text)) {
     return make_status(StatusCode::kInvalidArgument, "attribute '%s' has %zu characters, more than the %zu that fit",
@@ -64,6 +64,20 @@ Status FieldList::add_string(const char* name, const char* text, size_t length) 
   }
   std::memcpy(field->text, text, length);
   return status;
+}
+
+Status FieldList::add(const Field& stored) {
+  char name[sizeof(stored.name)];
+  std::snprintf(name, sizeof(name), "%.*s", static_cast<int>(sizeof(name) - 1), stored.name);
+  switch (static_cast<AttributeType>(stored.type)) {
+    case AttributeType::kInt:
+      return add_int(name, stored.integer);
+    case AttributeType::kFloat:
+      return add_float(name, stored.number);
+    case AttributeType::kString:
+      return add_string(name, stored.text, sizeof(stored.text));
+  }
+  return make_status(StatusCode::kInvalidArgument, "attribute '%s' was stored with an unknown type", name);
 }
 
 const Field* FieldList::find(const char* name) const {

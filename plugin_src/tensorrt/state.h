@@ -44,6 +44,8 @@ class FieldList final : public AttributeSource {
   Status add_float(const char* name, float value);
   // The first `length` characters of `text`, or those before a zero; a longer one than fits is refused.
   Status add_string(const char* name, const char* text, size_t length);
+  // One that was stored; nothing of it is taken for granted.
+  Status add(const Field& stored);
 
   size_t count() const { return count_; }
   const Field& operator[](size_t i) const { return fields_[i]; }
@@ -54,7 +56,7 @@ class FieldList final : public AttributeSource {
   Found read_string(const char* name, char* value, size_t capacity) const override;
 
  private:
-  Status add(const char* name, schema::AttributeType type, Field** field);
+  Status make(const char* name, schema::AttributeType type, Field** field);
 
   Field fields_[kCapacity] = {};
   size_t count_ = 0;
