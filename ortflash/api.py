@@ -28,8 +28,8 @@ from .graph_tools.restore import restore_calls
 from .graph_tools.rewrite import apply_edits, flash_calls
 from .graph_tools.scopes import default_opset
 from .graph_tools.validate import check_model
-from .inputs import Feed, generate_feeds, load_feed
-from .verify import Verification, Verifier, notes_of
+from .inputs import ATTEMPTS, Feed, generate_feeds, load_feed
+from .verify import Verification, Verifier, fused_edits, notes_of
 
 PathLike = str | os.PathLike[str]
 Target = Literal["ort", "onnx"]
@@ -124,7 +124,8 @@ def rewrite(
         return RewriteResult(work.model, work.report(), None, written)
     verification = None
     if verify:
-        result, verification = work.apply_verified(chosen, _feeds(work.model, inputs, shapes), progress)
+        verifier = _verifier(work, list(chosen.values()), inputs, shapes)
+        result, verification = work.apply_verified(chosen, verifier, progress)
     else:
         result = work.apply(chosen, in_place=not isinstance(model, ModelProto))
     written = None
@@ -188,8 +189,8 @@ def verify(
     work = _Work(original, "ort")
     other, folder, _ = _load(rewritten)
     _same_interface(work.model, other)
-    verifier = Verifier(work.model, _feeds(work.model, inputs, shapes), work.folder, rewritten_folder=folder)
-    edits = verifier.fused([edit for edit in work.edits.values() if isinstance(edit, SiteEdit)], other)
+    edits = fused_edits([edit for edit in work.edits.values() if isinstance(edit, SiteEdit)], other)
+    verifier = _verifier(work, edits, inputs, shapes, folder)
     sites = verifier.check_sites(edits, other, _counted(progress, "verifying", len(edits)))
     outputs = verifier.check_model(other)
     return Verification(tuple(sites), tuple(outputs), notes_of(sites, outputs))
@@ -259,10 +260,9 @@ class _Work:
         return model
 
     def apply_verified(
-        self, edits: dict[int, SiteEdit], feeds: Sequence[Feed], progress: Progress | None
+        self, edits: dict[int, SiteEdit], verifier: Verifier, progress: Progress | None
     ) -> tuple[ModelProto, Verification]:
         """The model with those edits that verify, and how all of them did."""
-        verifier = Verifier(self.model, feeds, self.folder)
         result = self.apply(edits)
         checks = verifier.check_sites(list(edits.values()), result, _counted(progress, "verifying", len(edits)))
         verified = dict(zip(edits, checks, strict=True))
@@ -318,18 +318,39 @@ def _copy(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _feeds(
-    model: ModelProto, inputs: PathLike | Arrays | None, shapes: Mapping[str, Sequence[int]] | None
-) -> list[Feed]:
-    if inputs is None:
-        return generate_feeds(model, shapes=shapes)
+def _verifier(
+    work: _Work,
+    edits: Sequence[SiteEdit],
+    inputs: PathLike | Arrays | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    rewritten_folder: Path | None = None,
+) -> Verifier:
+    """A verifier whose original has run: on the given inputs, or on the first generated ones that it takes."""
+    failure = ""
+    for attempt in range(1 if inputs is not None else ATTEMPTS):
+        if inputs is None:
+            feeds = generate_feeds(work.model, shapes=shapes, attempt=attempt)
+        else:
+            feeds = [_given(work.model, inputs, shapes)]
+        verifier = Verifier(work.model, feeds, work.folder, rewritten_folder=rewritten_folder)
+        try:
+            verifier.observe(edits)
+        except OrtflashError as error:
+            failure = failure or str(error).rstrip(".")
+        else:
+            return verifier
+    way_out = "" if inputs is not None else " name sizes with --shape, give inputs with --inputs, or"
+    raise OrtflashError(f"{failure};{way_out} leave verification out with --no-verify.")
+
+
+def _given(model: ModelProto, inputs: PathLike | Arrays, shapes: Mapping[str, Sequence[int]] | None) -> Feed:
     if shapes:
         raise OrtflashError("Give inputs or shapes, not both: given inputs have their shapes.")
     if isinstance(inputs, Mapping):
-        return [load_feed(model, inputs)]
+        return load_feed(model, inputs)
     try:
         with np.load(inputs, allow_pickle=False) as arrays:
-            return [load_feed(model, dict(arrays))]
+            return load_feed(model, dict(arrays))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise OrtflashError(f"Can't read inputs from {os.fspath(inputs)}: {error}.") from None
 

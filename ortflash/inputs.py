@@ -6,8 +6,9 @@ padded on the left, and lengths that are prime.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,12 @@ from .errors import InvalidModelError, OrtflashError
 Feed = dict[str, npt.NDArray[np.generic]]
 
 _BATCH = 3
-_LENGTHS = (13, 11, 17, 19, 23)
-_IMAGE_SIZE = 64
+_MAX_CHANNELS = 16
+_LENGTHS = ((13, 11, 17, 19, 23), (13,), (64,))
+"""Sizes to try for open lengths: all different; all the same, for models whose lengths depend on each other; round."""
+_IMAGE_SIZES = (64, 64, 224)
+ATTEMPTS = len(_LENGTHS)
+"""How many ways there are to choose open sizes."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,14 @@ def load_feed(model: ModelProto, arrays: Mapping[str, npt.NDArray[np.generic]]) 
 
 
 def generate_feeds(
-    model: ModelProto, *, shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
+    model: ModelProto, *, shapes: Mapping[str, Sequence[int]] | None = None, attempt: int = 0, seed: int = 0
 ) -> list[Feed]:
-    """One feed, or two where the batch is too small to hold full, right-padded and left-padded rows at once."""
+    """One feed, or two where the batch is too small to hold full, right-padded and left-padded rows at once.
+
+    ``attempt`` (below :data:`ATTEMPTS`) chooses other sizes for open dimensions, for models that don't run with these.
+    """
     specs = input_specs(model)
-    sizes = _bind(specs, shapes or {})
+    sizes = _bind(specs, shapes or {}, attempt)
     batch = next((_size(spec.dims[0], sizes) for spec in specs if _is_mask(spec) and spec.dims), 0)
     variants = [0] if batch in (0, *range(3, 1 + max(batch, 3))) else [1, 2]
     vocabularies = _vocabularies(model.graph)
@@ -70,6 +78,15 @@ def generate_feeds(
         rng = np.random.default_rng(seed)
         feeds.append({spec.name: _values(spec, sizes, vocabularies, rng, variant) for spec in specs})
     return feeds
+
+
+def feed_of_length(model: ModelProto, batch: int, length: int) -> Feed:
+    """A feed whose first open dimensions are ``batch`` and whose others are ``length``."""
+    shapes = {}
+    for spec in input_specs(model):
+        sizes = iter((batch, *[length] * len(spec.dims)))
+        shapes[spec.name] = tuple(dim if isinstance(dim, int) else next(sizes) for dim in spec.dims)
+    return generate_feeds(model, shapes=shapes)[0]
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -92,7 +109,7 @@ def _spec(value: ValueInfoProto) -> InputSpec:
     return InputSpec(value.name, value.type.tensor_type.elem_type, tuple(dims))
 
 
-def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], attempt: int) -> dict[str, int]:
     """A size for every open dimension: given ones first, then by what the name says."""
     sizes: dict[str, int] = {}
     by_name = {spec.name: spec for spec in specs}
@@ -106,23 +123,25 @@ def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]]) -> di
         for dim, size in zip(dims, shape, strict=True):
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
                 raise OrtflashError(f"The given shapes make the dimension {dim!r} both {sizes[dim]} and {size}.")
-    lengths = iter(_LENGTHS * 8)
+    lengths = itertools.cycle(_LENGTHS[attempt])
     for spec in specs:
         for axis, dim in enumerate(spec.dims):
             if isinstance(dim, str) and dim not in sizes and not _is_sum(dim):
-                sizes[dim] = _guess(spec, axis, dim, lengths)
+                sizes[dim] = _guess(spec, axis, lengths, _IMAGE_SIZES[attempt])
     return sizes
 
 
-def _guess(spec: InputSpec, axis: int, dim: str, lengths: object) -> int:
-    name = dim.lower()
+def _guess(spec: InputSpec, axis: int, lengths: Iterator[int], image_size: int) -> int:
+    name = str(spec.dims[axis]).lower()
     if "batch" in name or (axis == 0 and len(spec.dims) > 1):
         return _BATCH
     if "channel" in name:
         return 3
-    if re.search("height|width", name) or (len(spec.dims) == 4 and axis >= 2 and _is_float(spec)):
-        return _IMAGE_SIZE
-    return int(next(lengths))  # type: ignore[call-overload]
+    channels = spec.dims[1] if len(spec.dims) == 4 else None
+    is_image = _is_float(spec) and isinstance(channels, int) and channels <= _MAX_CHANNELS
+    if re.search("height|width", name) or (is_image and all(isinstance(dim, str) for dim in spec.dims[2:])):
+        return image_size
+    return next(lengths)
 
 
 def _is_sum(dim: str) -> bool:
@@ -135,7 +154,7 @@ def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
         return dim
     if dim in sizes:
         return sizes[dim]
-    return sum(int(part) if part.isdigit() else sizes.get(part, _LENGTHS[0]) for part in dim.split(" + "))
+    return sum(int(part) if part.isdigit() else sizes.get(part, _LENGTHS[0][0]) for part in dim.split(" + "))
 
 
 def _values(

@@ -31,7 +31,11 @@ from .runner import Values, run_model
 PEAKED_DEVIATION = 3.0
 """Standard deviation of the drawn scores: a row's largest weight is then usually well over a half."""
 
-WHOLE_MODEL_FLOOR: Mapping[int, float] = {TensorProto.FLOAT: 2e-4, TensorProto.FLOAT16: 2e-2, TensorProto.BFLOAT16: 1e-1}
+WHOLE_MODEL_FLOOR: Mapping[int, float] = {
+    TensorProto.FLOAT: 2e-4,
+    TensorProto.FLOAT16: 2e-2,
+    TensorProto.BFLOAT16: 1e-1,
+}
 """Share of an output's largest value that whole models may differ by, whatever the measured noise; by the coarsest type
 that the model computes in."""
 
@@ -144,22 +148,11 @@ class Verifier:
         self._scopes = self._cutter.scopes
         self._outputs = [value.name for value in self.original.graph.output]
 
-    def fused(self, edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEdit]:
-        """Those edits that were carried out in ``rewritten``: a FlashAttention lies between border and output there."""
-        cutter = Cutter(rewritten)
-        found = []
-        for edit in edits:
-            if edit.site.graph in cutter.scopes:
-                piece = cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
-                if any(schema().matches(node) for node in piece.nodes):
-                    found.append(edit)
-        return found
-
     def check_sites(
         self, edits: Sequence[SiteEdit], rewritten: ModelProto, progress: Progress | None = None
     ) -> list[SiteCheck]:
         """Hold each edit's fused piece of ``rewritten`` against the original nodes."""
-        self._observe(edits)
+        self.observe(edits)
         cutter = Cutter(rewritten)
         checks = []
         for edit in edits:
@@ -174,7 +167,7 @@ class Verifier:
 
     def check_model(self, rewritten: ModelProto) -> list[OutputCheck]:
         """Hold every output of ``rewritten`` against the original's."""
-        self._observe(())
+        self.observe(())
         worst: dict[str, Comparison] = {}
         floor = max(WHOLE_MODEL_FLOOR[elem_type] for elem_type in float_types(self.original))
         for feed, observed in zip(self.feeds, self._observed, strict=True):
@@ -186,8 +179,11 @@ class Verifier:
                     worst[name] = found
         return [OutputCheck(name, comparison) for name, comparison in worst.items()]
 
-    def _observe(self, edits: Iterable[SiteEdit]) -> None:
-        """Run the original once a feed; keep its outputs and what stands at the borders of the main graph's sites."""
+    def observe(self, edits: Iterable[SiteEdit]) -> None:
+        """Run the original once a feed; keep its outputs and what stands at the borders of the main graph's sites.
+
+        Done by itself where it is needed; raises OrtflashError where the original doesn't run on the feeds.
+        """
         wanted = set(self._outputs)
         for edit in edits:
             if edit.site.graph == "":
@@ -291,6 +287,18 @@ class Verifier:
 
     def _constant(self, tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         return onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
+
+
+def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEdit]:
+    """Those edits that were carried out in ``rewritten``: a FlashAttention lies between border and output there."""
+    cutter = Cutter(rewritten)
+    found = []
+    for edit in edits:
+        if edit.site.graph in cutter.scopes:
+            piece = cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
+            if any(schema().matches(node) for node in piece.nodes):
+                found.append(edit)
+    return found
 
 
 def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool) -> Values | None:

@@ -344,6 +344,13 @@ def in_function() -> ModelProto:
     return model
 
 
+def in_function_with_constant_scale() -> ModelProto:
+    """The same with a scale that the function itself knows."""
+    model = in_function()
+    model.functions[0].node[0].attribute[0].CopyFrom(helper.make_attribute("value_float", 0.4))
+    return model
+
+
 @pytest.mark.parametrize(("make", "sites"), [(in_branches, 2), (in_loop, 1)])
 def test_sites_inside_bodies(make: Any, sites: int) -> None:
     model = make()
@@ -360,10 +367,8 @@ def test_sites_inside_bodies(make: Any, sites: int) -> None:
 
 def test_sites_inside_functions() -> None:
     """A scale that the caller gives can't be known inside; where it is a constant, the site fuses."""
-    model = in_function()
-    assert ortflash.rewrite(model).exit_code == 1
-    model.functions[0].node[0].attribute[0].CopyFrom(helper.make_attribute("value_float", 0.4))
-    result = ortflash.rewrite(model)
+    assert ortflash.rewrite(in_function()).exit_code == 1
+    result = ortflash.rewrite(in_function_with_constant_scale())
     assert result.fused == 1
     assert result.verification is not None
     assert result.verification.passed
@@ -373,8 +378,7 @@ def test_sites_inside_functions() -> None:
 
 def test_neutral_constants_inside_functions() -> None:
     """A function has no initializers: the constant that another call makes necessary is a node of its own."""
-    model = in_function()
-    model.functions[0].node[0].attribute[0].CopyFrom(helper.make_attribute("value_float", 0.4))
+    model = in_function_with_constant_scale()
     main = Block("main_", bias=True)
     model.graph.MergeFrom(model_of(main).graph)
     model.graph.name = "g"
