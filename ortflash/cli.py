@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from . import bench
 from .errors import OrtflashError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(bench.app, name="bench")
 
 ModelPath = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Target = Annotated[

@@ -12,7 +12,7 @@ import numpy as np
 from . import api
 from .errors import OrtflashError
 from .graph_tools.external_data import load_model
-from .inputs import Feed, generate_feeds, input_specs
+from .inputs import feed_of_length
 from .measure import Measurement, measure
 from .runner import library_path
 
@@ -52,7 +52,7 @@ def run_demo(model: Path | None, lengths: Sequence[int], progress: api.Progress 
         rewritten = api.rewrite(path, fused, copy_data=True, progress=progress)
         rows = []
         for number, length in enumerate(lengths):
-            np.savez(feed, **_feed(path, length))  # type: ignore[arg-type]
+            np.savez(feed, **feed_of_length(load_model(path), _BATCH, length))  # type: ignore[arg-type]
             before = measure(path, feed, folder / "before.npz")
             after = measure(fused, feed, folder / "after.npz")
             error = _largest_error(folder / "before.npz", folder / "after.npz")
@@ -70,16 +70,6 @@ def default_model() -> Path:
     if not found:
         raise OrtflashError(f"There is no demo model in {folder}; name a model: ortflash demo MODEL.")
     return found[0]
-
-
-def _feed(path: Path, length: int) -> Feed:
-    """Inputs of one row, every other open dimension ``length``."""
-    model = load_model(path)
-    shapes = {}
-    for spec in input_specs(model):
-        sizes = iter((_BATCH, *[length] * len(spec.dims)))
-        shapes[spec.name] = tuple(dim if isinstance(dim, int) else next(sizes) for dim in spec.dims)
-    return generate_feeds(model, shapes=shapes)[0]
 
 
 def _largest_error(before: Path, after: Path) -> float:

@@ -1,0 +1,118 @@
+"""``ortflash bench``: the subcommands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..errors import OrtflashError
+from .grids import GRIDS
+from .race import Protocol
+from .results import Benchmark, Row
+
+DEFAULT_FOLDER = Path("docs/benchmarks")
+
+app = typer.Typer(
+    help="Measure speed, error and memory against every peer in the same process.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Device = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")]
+Repetitions = Annotated[int, typer.Option(min=1, help="Runs of each candidate; the median counts.")]
+Pause = Annotated[float, typer.Option(help="Idle time before each run, in ms; by default 40 on a GPU.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads, on the CPU.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the JSON.", metavar="FOLDER")]
+Name = Annotated[str, typer.Option(help="Name of the JSON and the table; by default what is measured.")]
+
+
+@app.command()
+def kernel(
+    grid: Annotated[str, typer.Option(help=f"Which calls: {', '.join(GRIDS)}.")] = "cpu",
+    device: Device = "cpu",
+    repetitions: Repetitions = 9,
+    pause_ms: Pause = -1.0,
+    threads: Threads = 2,
+    name: Name = "",
+    output: Output = DEFAULT_FOLDER,
+) -> None:
+    """Race single attention calls: ours against ONNX Runtime on the CPU, against PyTorch's backends on a GPU."""
+    if grid not in GRIDS:
+        raise OrtflashError(f"There is no grid {grid!r}; there are {', '.join(GRIDS)}.")
+    protocol = _protocol(device, repetitions, pause_ms)
+    rows = []
+    for shape in GRIDS[grid]:
+        if device == "cuda":
+            from . import kernel_cuda
+
+            rows.append(kernel_cuda.race_shape(shape, protocol))
+        else:
+            from . import kernel_cpu
+
+            rows.append(kernel_cpu.race_shape(shape, protocol, threads))
+        _show(rows[-1])
+    unit = "two launches in a CUDA graph" if device == "cuda" else "one call"
+    _finish(name or f"kernel-{grid}", rows, device, threads, protocol.sentence(unit), output)
+
+
+@app.command()
+def model(
+    path: Annotated[Path, typer.Argument(help="An ONNX file with open batch and length.", exists=True)],
+    length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
+    model_type: Annotated[str, typer.Option(help="Peer: ONNX Runtime's optimizer for this type of model.")] = "",
+    device: Device = "cpu",
+    repetitions: Repetitions = 9,
+    pause_ms: Pause = -1.0,
+    threads: Threads = 2,
+    name: Name = "",
+    output: Output = DEFAULT_FOLDER,
+) -> None:
+    """Race a whole model: as exported, rewritten by us, and optimised by ONNX Runtime; with peak memory."""
+    from .model import race_model
+
+    protocol = _protocol(device, repetitions, pause_ms)
+    rows = race_model(path, batch, length or [128, 512, 2048], device, model_type, protocol, threads)
+    for row in rows:
+        _show(row)
+    _finish(name or f"model-{path.stem}-{device}", rows, device, threads, protocol.sentence("one run"), output)
+
+
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument(help="Folder of JSON files.")] = DEFAULT_FOLDER,
+) -> None:
+    """Print everything in a folder of results as the Markdown that the README shows."""
+    typer.echo(markdown_of(folder))
+
+
+def markdown_of(folder: Path) -> str:
+    """All results of a folder, by name."""
+    return "\n\n".join(Benchmark.load(path).markdown() for path in sorted(folder.glob("*.json")))
+
+
+def _protocol(device: str, repetitions: int, pause_ms: float) -> Protocol:
+    return Protocol(repetitions, pause_ms if pause_ms >= 0 else 40.0 if device == "cuda" else 0.0)
+
+
+def _show(row: Row) -> None:
+    times = ", ".join(
+        f"{name} {figure.time_ms:.3g} ms" + (f" ({figure.tflops:.3g} TFLOP/s)" if figure.tflops else "")
+        for name, figure in row.figures.items()
+        if figure.ran
+    )
+    ratio = "" if row.ratio is None else f"; {row.ratio:.2f}x of {row.best_peer}"
+    error = "".join(f"; error {f.error:.1e}" for n, f in row.figures.items() if n == "ortflash" and f.error is not None)
+    typer.echo(f"{row.case}: {times}{ratio}{error}")
+
+
+def _finish(name: str, rows: list[Row], device: str, threads: int, protocol: str, folder: Path) -> None:
+    from .machine import describe_machine
+
+    command = " ".join(["ortflash", *sys.argv[1:]])
+    written = Benchmark(name, command, describe_machine(device, threads), protocol, tuple(rows)).save(folder)
+    typer.echo(f"Written: {written}")

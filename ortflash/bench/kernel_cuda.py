@@ -1,0 +1,229 @@
+"""One attention call on a GPU: our core through its C interface, and PyTorch's attention backends.
+
+Every candidate is captured in a CUDA graph of its own, so that nobody's host code is measured. Errors are those of the
+first and the last head, against PyTorch's unfused attention in fp32 without TF32.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import core
+from .grids import Shape
+from .machine import clocks
+from .race import Protocol, race
+from .results import OURS, Figure, Row
+
+_LAUNCHES = 2
+"""Calls in one timed graph."""
+_CACHE_BYTES = 512 << 20
+"""Inputs that are much smaller than this are kept in several copies, so that a GPU's L2 doesn't hold them."""
+
+
+def race_shape(shape: Shape, protocol: Protocol) -> Row:
+    """Time ours and every peer that takes the shape."""
+    import torch
+
+    copies = [_inputs(shape, seed) for seed in range(_copies(shape))]
+    expected = _expected(shape, copies[0])
+    figures: dict[str, Figure] = {}
+    runs: dict[str, Callable[[], float]] = {}
+    for name, make in _CANDIDATES.items():
+        try:
+            calls = [make(shape, tensors) for tensors in copies]
+            output = calls[0]()
+            torch.cuda.synchronize()
+            figures[name] = Figure(math.nan, error=_error(shape, output, expected))
+            runs[name] = _captured(calls)
+        except (RuntimeError, core.CoreError, NotImplementedError) as error:
+            figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
+    for name, time_ms in race(runs, protocol).items():
+        note = _kernel_name(shape, copies[0]) if name == OURS else ""
+        figures[name] = Figure(time_ms, shape.flops / time_ms / 1e9, figures[name].error, note=note)
+    return Row(shape.label, figures, {**vars(shape), "clocks": clocks()})
+
+
+def _copies(shape: Shape) -> int:
+    """How many sets of inputs to rotate over: more than one only where they'd fit in L2 and are read once (decode)."""
+    return _LAUNCHES if shape.q_len > 16 else max(_LAUNCHES, min(16, _CACHE_BYTES // shape.kv_bytes))
+
+
+def _inputs(shape: Shape, seed: int) -> dict[str, Any]:
+    """(B,S,N,D) tensors seen as (B,N,S,D): what projections write. One set serves all copies of a big call."""
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(seed)
+    dtype = getattr(torch, shape.dtype)
+
+    def draw(*sizes: int) -> Any:
+        return torch.randn(sizes, generator=generator, device="cuda", dtype=torch.float32).to(dtype)
+
+    tensors = {
+        "query": draw(shape.batch, shape.q_len, shape.num_heads, shape.head_size).transpose(1, 2),
+        "key": draw(shape.batch, shape.keys, shape.kv_heads, shape.head_size).transpose(1, 2),
+        "value": draw(shape.batch, shape.keys, shape.kv_heads, shape.v_size).transpose(1, 2),
+    }
+    if shape.bias:
+        tensors["attn_bias"] = draw(*shape.axes(shape.bias))
+    if shape.mask:
+        sizes = shape.axes(shape.mask)
+        tensors["attn_mask"] = torch.rand(sizes, generator=generator, device="cuda") < 0.8
+    return tensors
+
+
+def _expected(shape: Shape, tensors: dict[str, Any]) -> dict[int, Any]:
+    """fp32 outputs (S,E) of batch 0's first and batch -1's last head."""
+    import torch
+
+    allowed, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    found = {}
+    for index in (0, -1):
+        kv_index = index
+        q, k, v = (
+            tensors[name][index, i].float() for name, i in (("query", index), ("key", kv_index), ("value", kv_index))
+        )
+        scores = q @ k.T / math.sqrt(shape.head_size)
+        if shape.bias:
+            scores += tensors["attn_bias"].expand(shape.axes("BNST"))[index, index].float()
+        if shape.mask:
+            scores.masked_fill_(~tensors["attn_mask"].expand(shape.axes("BNST"))[index, index], -math.inf)
+        if shape.is_causal:
+            scores.masked_fill_(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+        found[index] = torch.softmax(scores, -1).nan_to_num_(0.0) @ v
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    return found
+
+
+def _error(shape: Shape, output: Any, expected: dict[int, Any]) -> float:
+    return max(float((output[index, index].float() - values).abs().max()) for index, values in expected.items())
+
+
+def _captured(calls: list[Callable[[], Any]]) -> Callable[[], float]:
+    """A candidate that replays the calls, at least two launches in all, and returns ms a call."""
+    import torch
+
+    launches = calls if len(calls) > 1 else calls * _LAUNCHES
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in launches:
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in launches:
+            call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def timed() -> float:
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / len(launches)
+
+    return timed
+
+
+# ---------------------------------------------------------------------------------------------------- candidates
+def _ours(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
+    import torch
+
+    output = torch.empty(
+        (shape.batch, shape.q_len, shape.num_heads, shape.v_size), dtype=tensors["query"].dtype, device="cuda"
+    ).transpose(1, 2)
+    library = core.library()
+    params = _params(shape, {**tensors, "output": output})
+    library.supports(params, "cuda")
+    size = library.workspace_size(params, "cuda")
+    workspace = torch.empty(max(1, size), dtype=torch.uint8, device="cuda")
+
+    def call() -> Any:
+        stream = torch.cuda.current_stream().cuda_stream
+        library.forward(params, "cuda", workspace=workspace.data_ptr(), stream=stream)
+        return output
+
+    return call
+
+
+def _params(shape: Shape, tensors: dict[str, Any]) -> core.Params:
+    views = {
+        name: core.TensorView(
+            tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
+        )
+        for name, tensor in tensors.items()
+    }
+    return core.make_params(views, is_causal=int(shape.is_causal), precise=shape.precise)
+
+
+def _kernel_name(shape: Shape, tensors: dict[str, Any]) -> str:
+    import torch
+
+    output = torch.empty_like(tensors["query"][..., :1].expand(*tensors["query"].shape[:-1], shape.v_size))
+    return core.library().describe(_params(shape, {**tensors, "output": output}), "cuda")
+
+
+def _sdpa(backend: str) -> Callable[[Shape, dict[str, Any]], Callable[[], Any]]:
+    def make(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        full = shape.axes("BNST")
+        given = tensors.get("attn_bias", tensors.get("attn_mask"))
+        mask = None if given is None else given.expand(full)
+        chosen = getattr(SDPBackend, backend)
+
+        def call() -> Any:
+            with sdpa_kernel(chosen), torch.no_grad():
+                return torch.nn.functional.scaled_dot_product_attention(
+                    tensors["query"],
+                    tensors["key"],
+                    tensors["value"],
+                    attn_mask=mask,
+                    is_causal=shape.is_causal,
+                    enable_gqa=shape.kv_heads != shape.num_heads,
+                )
+
+        with _no_warnings():
+            call()  # says by an exception that it doesn't take the shape
+        return call
+
+    return make
+
+
+def _flash_attn_4(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
+    if importlib.util.find_spec("flash_attn") is None:
+        raise NotImplementedError("flash-attn-4 isn't installed")
+    if shape.bias or shape.mask or shape.dtype == "float32":
+        raise NotImplementedError("flash-attn-4's plain call takes neither bias nor mask nor fp32")
+    from flash_attn.cute.interface import flash_attn_func
+
+    query, key, value = (tensors[name].transpose(1, 2) for name in ("query", "key", "value"))
+
+    def call() -> Any:
+        return flash_attn_func(query, key, value, causal=shape.is_causal)[0].transpose(1, 2)
+
+    return call
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """PyTorch warns once for each reason why a backend can't run; the exception says enough."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+_CANDIDATES: dict[str, Callable[[Shape, dict[str, Any]], Callable[[], Any]]] = {
+    OURS: _ours,
+    "cuDNN": _sdpa("CUDNN_ATTENTION"),
+    "FlashAttention-2": _sdpa("FLASH_ATTENTION"),
+    "memory-efficient": _sdpa("EFFICIENT_ATTENTION"),
+    "flash-attn-4": _flash_attn_4,
+}

@@ -1,0 +1,178 @@
+"""A whole model in ONNX Runtime: as exported, rewritten by us, and after ONNX Runtime's own transformers optimizer."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import api
+from ..graph_tools.external_data import load_model
+from ..inputs import feed_of_length
+from ..library import import_onnxruntime
+from ..measure import peak_bytes
+from ..session import CPU, CUDA, register
+from .race import Protocol, race, wall_clock
+from .results import OURS, Figure, Row
+
+ORIGINAL = "original"
+OPTIMIZER = "ONNX Runtime's optimizer"
+
+
+def race_model(
+    path: Path, batch: int, lengths: list[int], device: str, model_type: str, protocol: Protocol, threads: int
+) -> list[Row]:
+    """One row a length; errors are against the original's outputs, in the type that the model computes in."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as name:
+        folder = Path(name)
+        files, problems = _candidates(path, folder, device, model_type)
+        rows = []
+        for length in lengths:
+            feed = feed_of_length(load_model(path), batch, length)
+            np.savez(folder / "feed.npz", **feed)  # type: ignore[arg-type]
+            peaks = {name: _peak(file, folder / "feed.npz", device, threads) for name, file in files.items()}
+            rows.append(_row(path, batch, length, files, feed, peaks, device, protocol, threads, problems))
+    return rows
+
+
+def _candidates(path: Path, folder: Path, device: str, model_type: str) -> tuple[dict[str, Path], dict[str, str]]:
+    """Candidate -> file, and candidate -> why it has none."""
+    files, problems = {ORIGINAL: path}, {}
+    fused = folder / "ours.onnx"
+    result = api.rewrite(path, fused, verify=False, copy_data=True)
+    if result.fused:
+        files[OURS] = fused
+    else:
+        problems[OURS] = "no site is fused"
+    if model_type:
+        try:
+            files[OPTIMIZER] = _optimize(path, folder / "optimizer.onnx", device, model_type)
+        except Exception as error:  # whatever it trips over is the finding
+            problems[OPTIMIZER] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return files, problems
+
+
+def _optimize(path: Path, output: Path, device: str, model_type: str) -> Path:
+    from onnxruntime.transformers import fusion_options, optimizer
+
+    options = fusion_options.FusionOptions(model_type)
+    if model_type == "bert":
+        options.use_raw_attention_mask(True)  # its default takes every mask for right padding
+    model = optimizer.optimize_model(
+        str(path), model_type=model_type, opt_level=0, optimization_options=options, use_gpu=device == "cuda"
+    )
+    model.save_model_to_file(str(output), use_external_data_format=path.stat().st_size > 1 << 30)
+    return output
+
+
+def _row(
+    path: Path,
+    batch: int,
+    length: int,
+    files: dict[str, Path],
+    feed: dict[str, Any],
+    peaks: dict[str, int],
+    device: str,
+    protocol: Protocol,
+    threads: int,
+    problems: dict[str, str],
+) -> Row:
+    figures = {name: Figure(math.nan, note=note) for name, note in problems.items()}
+    runs: dict[str, Callable[[], Any]] = {}
+    outputs: dict[str, list[Any]] = {}
+    for name, file in files.items():
+        try:
+            runs[name] = bound_run(create_session(file, device, threads), feed, device)
+            outputs[name] = runs[name]()
+        except Exception as error:  # onnxruntime's exceptions have no common base
+            figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
+            runs.pop(name, None)
+    expected = outputs.get(ORIGINAL, [])
+    for name, time_ms in race({name: wall_clock(run) for name, run in runs.items()}, protocol).items():
+        pairs = zip(outputs[name], expected, strict=True)
+        worst = max((float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) for a, b in pairs), default=math.nan)
+        figures[name] = Figure(time_ms, error=worst, peak_bytes=peaks.get(name))
+    return Row(f"{path.stem}, B {batch}, S {length}", figures, {"batch": batch, "length": length})
+
+
+def create_session(path: Path, device: str, threads: int) -> Any:
+    """A session on the device, with the operator registered; its arena grows by what is asked for."""
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    register(options)
+    gpu = (CUDA, {"arena_extend_strategy": "kSameAsRequested"})
+    session = onnxruntime.InferenceSession(str(path), options, providers=[gpu, CPU] if device == "cuda" else [CPU])
+    if device == "cuda" and CUDA not in session.get_providers():
+        raise RuntimeError("onnxruntime could not start its CUDA provider on this machine")
+    return session
+
+
+def bound_run(session: Any, feed: dict[str, Any], device: str) -> Callable[[], list[Any]]:
+    """Runs on inputs that lie on the device; the outputs stay there until they are read."""
+    binding = session.io_binding()
+    onnxruntime = import_onnxruntime()
+    for value in session.get_inputs():
+        binding.bind_ortvalue_input(value.name, onnxruntime.OrtValue.ortvalue_from_numpy(feed[value.name], device, 0))
+    for value in session.get_outputs():
+        binding.bind_output(value.name, device, 0)
+
+    def run() -> list[Any]:
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return binding.get_outputs()  # type: ignore[no-any-return]
+
+    def run_to_arrays() -> list[Any]:
+        return [value.numpy() for value in run()]
+
+    return run_to_arrays if device == "cpu" else _first_reads(run)
+
+
+def _first_reads(run: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+    """Copies the outputs of the first run to the host, where they are compared, and of no other."""
+    seen: list[bool] = []
+
+    def call() -> list[Any]:
+        values = run()
+        if seen:
+            return []
+        seen.append(True)
+        return [value.numpy() for value in values]
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------- peak memory
+def _peak(path: Path, feed: Path, device: str, threads: int) -> int:
+    """Most memory that a process of its own holds: resident on the CPU, of the device on a GPU; 0 where it fails."""
+    command = [sys.executable, "-m", "ortflash.bench.model", str(path), str(feed), device, str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(json.loads(done.stdout.splitlines()[-1])) if done.returncode == 0 else 0
+
+
+def _measure_peak(path: str, feed: str, device: str, threads: str) -> None:
+    with np.load(feed) as arrays:
+        values = dict(arrays)
+    before = _device_bytes() if device == "cuda" else 0
+    run = bound_run(create_session(Path(path), device, int(threads)), values, device)
+    run()
+    print(json.dumps(_device_bytes() - before if device == "cuda" else peak_bytes()))
+
+
+def _device_bytes() -> int:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+if __name__ == "__main__":
+    _measure_peak(*sys.argv[1:])

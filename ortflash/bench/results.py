@@ -1,0 +1,139 @@
+"""What a benchmark found: rows of candidates, as JSON in ``docs/benchmarks`` and as Markdown tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+OURS = "ortflash"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One candidate in one case."""
+
+    time_ms: float
+    """Median."""
+    tflops: float | None = None
+    error: float | None = None
+    """Largest absolute difference from the fp32 (on the CPU: float64) result."""
+    peak_bytes: int | None = None
+    note: str = ""
+    """Which kernel ran, or why the candidate has no time (then ``time_ms`` is NaN)."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is a time."""
+        return not math.isnan(self.time_ms)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: candidate -> figure."""
+
+    case: str
+    figures: dict[str, Figure]
+    sizes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest candidate that isn't ours; None where no peer takes the case."""
+        peers = [name for name, figure in self.figures.items() if name != OURS and figure.ran]
+        return min(peers, key=lambda name: self.figures[name].time_ms, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Best peer's time over ours: above 1 we are faster."""
+        best = self.best_peer
+        if best is None or OURS not in self.figures or not self.figures[OURS].ran:
+            return None
+        return self.figures[best].time_ms / self.figures[OURS].time_ms
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A table with all that is needed to read it."""
+
+    name: str
+    command: str
+    machine: dict[str, str]
+    protocol: str
+    rows: tuple[Row, ...]
+
+    def save(self, folder: Path) -> Path:
+        """Write ``NAME.json``; the path."""
+        path = folder / f"{self.name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_without_nan(dataclasses.asdict(self)), indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: Path) -> Benchmark:
+        """Read what :meth:`save` wrote."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        rows = []
+        for row in data["rows"]:
+            figures = {
+                name: Figure(**{**figure, "time_ms": math.nan if figure["time_ms"] is None else figure["time_ms"]})
+                for name, figure in row["figures"].items()
+            }
+            rows.append(Row(row["case"], figures, row["sizes"]))
+        return cls(data["name"], data["command"], data["machine"], data["protocol"], tuple(rows))
+
+    def markdown(self) -> str:
+        """The table, with the machine and the command above it."""
+        names = _candidates(self.rows)
+        machine = ", ".join(f"{key} {value}" for key, value in self.machine.items())
+        lines = [
+            f"**{self.name}**: `{self.command}`",
+            "",
+            f"{machine}. {self.protocol}",
+            "",
+            "| case | " + " | ".join(names) + " | ours against the best peer | largest error |",
+            "|---" * (len(names) + 3) + "|",
+        ]
+        for row in self.rows:
+            cells = [_cell(row.figures.get(name)) for name in names]
+            ratio = "" if row.ratio is None else f"{row.ratio:.2f}x ({row.best_peer})"
+            ours = row.figures.get(OURS)
+            error = "" if ours is None or ours.error is None else f"{ours.error:.1e}"
+            lines.append(f"| {row.case} | " + " | ".join(cells) + f" | {ratio} | {error} |")
+        ratios = [row.ratio for row in self.rows if row.ratio is not None]
+        if len(ratios) > 1:
+            lines += ["", f"Geometric mean against the best peer of each row: {geometric_mean(ratios):.2f}x."]
+        return "\n".join(lines)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The n-th root of the product."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _candidates(rows: Sequence[Row]) -> list[str]:
+    """Every candidate that appears, ours first, in order of appearance."""
+    names = dict.fromkeys(name for row in rows for name in row.figures)
+    return sorted(names, key=lambda name: name != OURS)
+
+
+def _cell(figure: Figure | None) -> str:
+    if figure is None or not figure.ran:
+        return ""
+    memory = "" if figure.peak_bytes is None else f", {figure.peak_bytes / 2**20:.0f} MiB"
+    if figure.tflops is None:
+        return f"{figure.time_ms:.3g} ms{memory}"
+    rate = f"{figure.tflops:.0f} TFLOP/s" if figure.tflops >= 10 else f"{1e3 * figure.tflops:.0f} GFLOP/s"
+    return f"{figure.time_ms:.3g} ms, {rate}{memory}"
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _without_nan(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

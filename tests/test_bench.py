@@ -1,0 +1,84 @@
+"""The benchmark's bookkeeping, and one small race on the CPU."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ortflash.bench import grids, race
+from ortflash.bench.command import app, markdown_of
+from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
+
+TINY = grids.Shape(1, 2, 16, 8, "float32")
+
+
+def _benchmark() -> Benchmark:
+    figures = {
+        "slow peer": Figure(4.0),
+        OURS: Figure(2.0, 0.5, 1e-6, 3 << 20),
+        "absent peer": Figure(math.nan, note="no"),
+    }
+    return Benchmark("table", "ortflash bench", {"processor": "one"}, "Median.", (Row("a case", figures),))
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    benchmark = _benchmark()
+    assert repr(Benchmark.load(benchmark.save(tmp_path))) == repr(benchmark)
+
+
+def test_ratio_is_against_the_best_peer_that_ran() -> None:
+    figures = {OURS: Figure(2.0), "a": Figure(3.0), "b": Figure(1.0), "c": Figure(math.nan)}
+    row = Row("x", figures)
+    assert (row.best_peer, row.ratio) == ("b", 0.5)
+    assert Row("x", {OURS: Figure(2.0)}).ratio is None
+
+
+def test_table_shows_every_candidate_and_leaves_gaps_for_those_that_did_not_run(tmp_path: Path) -> None:
+    _benchmark().save(tmp_path)
+    text = markdown_of(tmp_path)
+    assert "| a case | 2 ms, 500 GFLOP/s, 3 MiB | 4 ms |  | 2.00x (slow peer) | 1.0e-06 |" in text
+
+
+def test_race_rotates_the_order_and_takes_the_median() -> None:
+    order: list[str] = []
+    times = {"a": iter([5.0, 1.0, 3.0]), "b": iter([2.0, 2.0, 9.0])}
+
+    def candidate(name: str) -> float:
+        order.append(name)
+        return next(times[name])
+
+    found = race.race({n: lambda n=n: candidate(n) for n in times}, race.Protocol(3))  # type: ignore[misc]
+    assert found == {"a": 3.0, "b": 2.0}
+    assert order == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_operations_count_both_products_and_half_of_them_where_causal() -> None:
+    shape = grids.Shape(2, 3, 5, 8, kv_len=7, v_head_size=4)
+    assert shape.flops == 2 * 2 * 3 * 5 * 7 * (8 + 4)
+    assert grids.Shape(1, 1, 4, 8, is_causal=True).flops == 4 * 4 * 4 * 8 / 2
+
+
+def test_every_label_of_a_grid_is_its_own() -> None:
+    for name, shapes in grids.GRIDS.items():
+        assert len({shape.label for shape in shapes}) == len(shapes), name
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_kernel_race_on_the_cpu_writes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(grids.GRIDS, "tiny", (TINY,))
+    done = CliRunner().invoke(
+        app, ["kernel", "--grid", "tiny", "--repetitions", "2", "-o", str(tmp_path)], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    [row] = Benchmark.load(tmp_path / "kernel-tiny.json").rows
+    assert set(row.figures) == {OURS, "unfused graph", "MultiHeadAttention"}
+    for name, figure in row.figures.items():
+        assert figure.ran, (name, figure.note)
+        assert figure.error is not None
+        assert figure.error < 1e-5, name
