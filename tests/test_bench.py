@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ortflash.bench import grids, race
-from ortflash.bench.command import app, markdown_of
+from ortflash.bench.command import app, markdown_of, with_tables
 from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
 
 TINY = grids.Shape(1, 2, 16, 8, "float32")
@@ -82,3 +82,9 @@ def test_kernel_race_on_the_cpu_writes_its_table(tmp_path: Path, monkeypatch: py
         assert figure.ran, (name, figure.note)
         assert figure.error is not None
         assert figure.error < 1e-5, name
+
+
+def test_readme_shows_the_results_that_the_repository_holds() -> None:
+    root = Path(__file__).parent.parent
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert with_tables(text, markdown_of(root / "docs" / "benchmarks")) == text

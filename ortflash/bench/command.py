@@ -14,6 +14,7 @@ from .race import Protocol
 from .results import Benchmark, Row
 
 DEFAULT_FOLDER = Path("docs/benchmarks")
+MARKERS = ("<!-- benchmarks: written by `ortflash bench table --into` -->", "<!-- end of benchmarks -->")
 
 app = typer.Typer(
     help="Measure speed, error and memory against every peer in the same process.",
@@ -85,14 +86,34 @@ def model(
 @app.command()
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of JSON files.")] = DEFAULT_FOLDER,
+    into: Annotated[
+        Path | None, typer.Option(help="Put it between this file's two marker lines instead.", metavar="README.md")
+    ] = None,
 ) -> None:
     """Print everything in a folder of results as the Markdown that the README shows."""
-    typer.echo(markdown_of(folder))
+    if into is None:
+        typer.echo(markdown_of(folder))
+    else:
+        into.write_text(with_tables(into.read_text(encoding="utf-8"), markdown_of(folder)), encoding="utf-8")
 
 
 def markdown_of(folder: Path) -> str:
     """All results of a folder, by name."""
     return "\n\n".join(Benchmark.load(path).markdown() for path in sorted(folder.glob("*.json")))
+
+
+def with_tables(text: str, tables: str) -> str:
+    """``text`` with ``tables`` between its marker lines.
+
+    Raises:
+        OrtflashError: There are no marker lines.
+    """
+    begin, end = MARKERS
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not (found and closed):
+        raise OrtflashError(f"The file lacks the marker lines {begin} and {end}.")
+    return f"{head}{begin}\n\n{tables}\n\n{end}{tail}"
 
 
 def _protocol(device: str, repetitions: int, pause_ms: float) -> Protocol:
