@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import RewriteResult, rewrite
+    from .engine.build import EngineResult, build_engine
+    from .engine.profiles import Range
+    from .engine.runtime import get_trt_plugin_path, load_trt_plugin
     from .errors import OrtflashError
     from .library import get_library_path
     from .session import InferenceSession, register
@@ -27,21 +30,31 @@ except PackageNotFoundError:  # a source tree on PYTHONPATH, where nothing was i
     __version__ = "0+sources"
 
 _HOME = {
+    "EngineResult": "engine.build",
     "InferenceSession": "session",
     "OrtflashError": "errors",
+    "Range": "engine.profiles",
     "RewriteResult": "api",
+    "build_engine": "engine.build",
     "get_library_path": "library",
+    "get_trt_plugin_path": "engine.runtime",
+    "load_trt_plugin": "engine.runtime",
     "register": "session",
     "rewrite": "api",
 }
 """Exported name -> the module that defines it."""
 
 __all__ = [
+    "EngineResult",
     "InferenceSession",
     "OrtflashError",
+    "Range",
     "RewriteResult",
     "__version__",
+    "build_engine",
     "get_library_path",
+    "get_trt_plugin_path",
+    "load_trt_plugin",
     "register",
     "rewrite",
 ]

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import bench
+from .engine.command import build
 from .errors import OrtflashError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def rewrite(
     """
     from . import api, console
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         result = api.rewrite(
             model,
             None if dry_run else output or model.with_suffix(".flash.onnx"),
@@ -187,7 +188,7 @@ def verify(
     """
     from . import api, console
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         result = api.verify(original, rewritten, inputs=inputs, shapes=_shapes(shape), progress=progress)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
@@ -227,14 +228,17 @@ def demo(
     from . import console
     from .demo import run_demo
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         result = run_demo(model, [int(length) for length in lengths.split(",")], progress)
     console.print_demo(result)
     raise typer.Exit(result.rewrite.exit_code)
 
 
+app.command()(build)
+
+
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def progress_bar() -> Iterator[Progress]:
     """A progress bar on stderr for work that takes long; silent where nobody looks."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
