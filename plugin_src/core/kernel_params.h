@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <vector_types.h>
+
 #include "attention.h"
 
 namespace ortflash {
@@ -27,9 +29,10 @@ struct KernelParams {
   const int32_t* key_lengths;  // (B,) or one element, or null
   const float* sinks;          // (N,) or one element, or null
 
-  // Split over keys: (splits, B*N*S) rows of v_head_size floats, then (splits, B*N*S) log2-sum-exps. Null: no split.
+  // Split over keys, or null: each split's sum of weights * values, (splits, B*N*S, E); and its maximum and its sum of
+  // weights, (splits, B*N*S) pairs. (Not their log-sum-exp, in which a maximum of -3.4e38 would swallow the sum.)
   float* partial_output;
-  float* partial_lse;
+  float2* partial_state;
 
   int batch, num_heads, q_len, kv_len, head_size, v_head_size;
   int group;              // query heads to a key/value head
@@ -41,13 +44,13 @@ struct KernelParams {
   int key_lengths_stride, sinks_stride;
   int block_size;
   int bias_bytes;            // of one element: 2 (the query's type) or 4 (fp32)
-  int bias_rows, mask_rows;  // rows of a tile in shared memory: 1 where all rows are the same, 0 where there is none
-  int bias_copy, mask_copy;  // bytes to a copy: 16 (rows skewed to alignment), or 0 = one element at a time
+  bool bias_vector, mask_vector;  // four adjacent elements, aligned, may be loaded together
   int query_copy, key_copy, value_copy;  // bytes to a copy: 16, 8, 4, or 0 = one element at a time
   int reach_left, reach_right;           // row i sees keys from i + offset - reach_left to i + offset + reach_right
   bool bottom_right;                     // offset = keys - q_len instead of 0
-  bool output_pairs;                     // two adjacent output elements may be stored together
-  float scale;                           // factor on query @ key^T
+  int output_store;  // bytes of adjacent output elements that may be stored together: 16, 8, 4 or 0
+  float scale;  // on query @ key^T
+  float factor, to_natural;  // of the softmax (online_softmax.cuh)
   float softcap, softcap_inverse;        // 0 = off
   float mask_fill;
 };

@@ -2,9 +2,10 @@
 //
 //   m' = max(m, max_j s_j)    p_j = exp(s_j - m')    sum' = sum * exp(m - m') + sum_j p_j    O' = O * exp(m - m') + p V
 //
-// `factor` turns score differences into exponents of 2. Where scores are the raw products, factor = scale * log2(e) and
-// s_j * factor - m * factor is one multiply-add. With a bias or a mask that would overflow near -3.4e38 and make a
-// uniform row of lowest values empty, so there m is subtracted first (SUBTRACT_FIRST) and factor = log2(e).
+// `factor` turns score differences into exponents of 2: scale * log2(e) where scores are the raw products, log2(e) where
+// they are finished scores. s_j * factor - m * factor is one multiply-add, and the rounding of m * factor is the same for
+// the whole row, so it cancels in the division by the sum; but near a fill of -3.4e38 it is astronomic. Such a row is
+// `far`, and m must be subtracted before the product.
 //
 // Lazily, m' stays m while the new maximum is at most kLazyLimit above it: p is then at most 2^kLazyLimit, which fits
 // fp16, sums are as exact as before, and most blocks skip the rescaling of O.
@@ -16,7 +17,11 @@ namespace ortflash {
 
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
-constexpr float kLazyLimit = 8.0f;
+#ifndef LAZY_LIMIT
+#define LAZY_LIMIT 8.0f
+#endif
+constexpr float kLazyLimit = LAZY_LIMIT;
+constexpr float kFarLimit = 1e6f;  // |m * factor| past which it is too coarse: its rounding is 0.03 here
 
 __device__ __forceinline__ float fast_exp2(float x) {
   float y;
@@ -40,17 +45,16 @@ struct RowResult {
   float lse;
 };
 
-template <bool SUBTRACT_FIRST>
 struct OnlineSoftmax {
   float row_max = -INFINITY;
   float row_sum = 0.0f;  // this lane's part; the lanes add up at the end
 
   // Takes the maximum of a new block (over the whole row) and returns exp(m - m'), the factor for what came before.
   __device__ __forceinline__ float raise_max(float block_max, float factor) {
-    if ((block_max - row_max) * factor <= kLazyLimit) return 1.0f;  // never where row_max is -inf: inf or NaN
     const float previous = row_max;
-    row_max = fmaxf(previous, block_max);
-    const float rescale = fast_exp2((previous - base()) * factor);
+    const bool keep = (block_max - previous) * factor <= kLazyLimit;  // never where previous is -inf: inf or NaN
+    row_max = keep ? previous : fmaxf(previous, block_max);
+    const float rescale = keep ? 1.0f : fast_exp2((previous - base()) * factor);
     row_sum *= rescale;
     return rescale;
   }
@@ -58,15 +62,13 @@ struct OnlineSoftmax {
   // The m that is subtracted: 0 for a row in which nothing took part so far, since -inf - -inf is NaN.
   __device__ __forceinline__ float base() const { return row_max == -INFINITY ? 0.0f : row_max; }
 
-  // exp(score - m); m = base(), scaled_m = m * factor.
-  static __device__ __forceinline__ float weight(float score, float m, float scaled_m, float factor) {
-    return SUBTRACT_FIRST ? fast_exp2((score - m) * factor) : fast_exp2(fmaf(score, factor, -scaled_m));
-  }
+  __device__ __forceinline__ bool far(float factor) const { return fabsf(base() * factor) > kFarLimit; }
 
-  // After the last block. A sink is one more logit, in the sum only. An empty row gives O * 0 and -inf.
-  __device__ __forceinline__ RowResult finish(float factor, float sink) const {
+  // After the last block; to_natural = factor / log2(e). A sink is one more logit, in the sum only. An empty row gives
+  // O * 0 and -inf.
+  __device__ __forceinline__ RowResult finish(float to_natural, float sink) const {
     const float sum = sum_across_row_lanes(row_sum);
-    const float natural_max = SUBTRACT_FIRST ? row_max : row_max * (factor * kLn2);
+    const float natural_max = row_max * to_natural;
     const float top = fmaxf(natural_max, sink);
     if (top == -INFINITY) return {0.0f, -INFINITY};
     const float shift = fast_exp2((natural_max - top) * kLog2e);

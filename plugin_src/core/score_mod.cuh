@@ -2,66 +2,86 @@
 //
 //   s = scale * q k    s = cap * tanh(s / cap)    s = s + bias    s = mask ? s : mask_fill
 //
-// (causal, window, key_lengths and block_mask come after: block_range.cuh.) Bias and mask tiles lie in shared memory,
-// one row a query row or one row for all. A row in device memory may start at any address: it is copied in whole
-// 16-byte pieces from the aligned address at or before its start, and the reader adds the row's skew. So odd lengths
-// (197 keys of one byte) cost no more than even ones.
+// (causal, window, key_lengths and block_mask come after: block_range.cuh.)
+//
+// Bias and mask go from device memory straight to the registers of the lane that holds the score. A lane holds four
+// adjacent keys of each 16 (sm80/panel.cuh), so a row's piece is one 8-byte load of an fp16 bias, one 4-byte load of a
+// mask. They are loaded one block ahead, while the block before is multiplied with V. Axes along which they broadcast
+// have stride 0 and are read again from L1 or L2, never expanded.
 #pragma once
 
+#include <cstdint>
+
 #include "kernel_params.h"
-#include "sm80/ptx.cuh"
+#include "online_softmax.cuh"
 
 namespace ortflash {
 
-// cap * tanh(x / cap) by exponentials: absolute error about 1e-7 * cap, unlike tanh.approx with 5e-4.
+// cap * tanh(x / cap). By exponentials the absolute error is about 1e-7 * cap (tanh.approx: 5e-4 * cap).
 template <bool ACCURATE>
 __device__ __forceinline__ float softcap(float x, float cap, float inverse) {
   if constexpr (ACCURATE) return cap * tanhf(x * inverse);
-  const float e = sm80::exp2_approx(x * inverse * (2.0f * 1.44269504088896341f));
-  return cap * (1.0f - __fdividef(2.0f, e + 1.0f));  // e = inf: 1 - 0; e = 0: -1
+  const float e = fast_exp2(x * inverse * (2.0f * kLog2e));
+  return cap * (1.0f - __fdividef(2.0f, e + 1.0f));  // e = inf: cap * (1 - 0); e = 0: cap * (1 - 2)
 }
 
-// A tile of ROWS x KEYS elements of 1, 2 or 4 bytes in shared memory.
-template <int KEYS>
-struct ScoreTile {
-  static constexpr __host__ __device__ int pitch(int bytes) { return KEYS * bytes + 16; }
-
-  // Where a row's elements start inside its shared row.
-  static __device__ __forceinline__ int skew(const void* row, int copy) {
-    return copy == 16 ? static_cast<int>(reinterpret_cast<uintptr_t>(row) & 15) : 0;
+// Four adjacent elements of 1, 2 or 4 bytes, packed into BYTES words.
+template <int BYTES>
+__device__ __forceinline__ void load_four(uint32_t (&words)[BYTES], const uint8_t* row, int key) {
+  const uint8_t* from = row + static_cast<int64_t>(key) * BYTES;
+  if constexpr (BYTES == 1) {
+    words[0] = __ldg(reinterpret_cast<const uint32_t*>(from));
+  } else if constexpr (BYTES == 2) {
+    const uint2 loaded = __ldg(reinterpret_cast<const uint2*>(from));
+    words[0] = loaded.x;
+    words[1] = loaded.y;
+  } else {
+    const uint4 loaded = __ldg(reinterpret_cast<const uint4*>(from));
+    words[0] = loaded.x;
+    words[1] = loaded.y;
+    words[2] = loaded.z;
+    words[3] = loaded.w;
   }
+}
 
-  // Copies keys [first_key, first_key + KEYS) of `rows` rows; row(r) is the address of row r's key 0, or null past the
-  // last query row. Reads nothing at or past key `key_count`. cp.async: the caller commits.
-  template <int THREADS, class RowAddress>
-  static __device__ __forceinline__ void copy(uint32_t smem, int rows, int bytes, int copy_bytes, int64_t column_stride,
-                                              int first_key, int key_count, RowAddress row) {
-    const int row_pitch = pitch(bytes);
-    if (copy_bytes == 16) {
-      const int pieces = KEYS * bytes / 16 + 1;  // the last one only for a skewed row
-      const int end = min(first_key + KEYS, key_count) * bytes;
-      for (int i = threadIdx.x; i < rows * pieces; i += THREADS) {
-        const int r = i / pieces, piece = i - r * pieces;
-        const uint8_t* address = row(r);
-        if (address == nullptr) continue;
-        const int start = first_key * bytes + piece * 16 - skew(address, 16);  // relative to the row
-        const int valid = min(max(end - start, 0), 16);
-        sm80::cp_async<16>(smem + r * row_pitch + piece * 16, address + (valid > 0 ? start : 0), valid);
+// The same for elements that are not adjacent or not aligned; 0 at and past key_count.
+template <int BYTES>
+__device__ __forceinline__ void load_four_single(uint32_t (&words)[BYTES], const uint8_t* row, int key, int key_count,
+                                                 int64_t stride) {
+#pragma unroll
+  for (int i = 0; i < BYTES; ++i) words[i] = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (key + i >= key_count) break;
+    const uint8_t* from = row + (key + i) * stride * BYTES;
+    uint32_t value;
+    if constexpr (BYTES == 1) value = __ldg(from);
+    if constexpr (BYTES == 2) value = __ldg(reinterpret_cast<const uint16_t*>(from));
+    if constexpr (BYTES == 4) value = __ldg(reinterpret_cast<const uint32_t*>(from));
+    words[i * BYTES / 4] |= value << (i * BYTES % 4 * 8);
+  }
+}
+
+// One lane's elements of a tile's rows: GROUPS groups of four keys, 16 keys apart, the first at `key`. row[r]: key 0 of
+// row r. whole: all of the tile's keys are there and may be loaded by fours.
+template <int BYTES, int ROWS, int GROUPS>
+__device__ __forceinline__ void load_rows(uint32_t (&words)[ROWS][GROUPS][BYTES], const uint8_t* const (&row)[ROWS],
+                                          int key, int key_count, bool whole, int64_t stride) {
+  if (whole) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) load_four<BYTES>(words[r][group], row[r], key + group * 16);
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) {
+        load_four_single<BYTES>(words[r][group], row[r], key + group * 16, key_count, stride);
       }
-      return;
-    }
-    const int keys = min(KEYS, key_count - first_key);
-    for (int i = threadIdx.x; i < rows * KEYS; i += THREADS) {
-      const int r = i / KEYS, key = i % KEYS;
-      const uint8_t* address = row(r);
-      if (address == nullptr || key >= keys) continue;
-      address += (first_key + key) * column_stride * bytes;
-      const uint32_t to = smem + r * row_pitch + key * bytes;
-      if (bytes == 1) sm80::store_shared_u8(to, *address);
-      if (bytes == 2) sm80::store_shared_u16(to, *reinterpret_cast<const uint16_t*>(address));
-      if (bytes == 4) sm80::store_shared_u32(to, *reinterpret_cast<const uint32_t*>(address));
     }
   }
-};
+}
 
 }  // namespace ortflash

@@ -62,9 +62,14 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const Operand<MATH, 
   } else if constexpr (MATH == Math::kTf32) {
     mma_m16n8k8_tf32(d, a.hi, b.hi[FIRST], b.hi[FIRST + 1]);
   } else {
-    mma_m16n8k8_tf32(d, a.lo, b.hi[FIRST], b.hi[FIRST + 1]);  // the small products first: less is rounded away
-    mma_m16n8k8_tf32(d, a.hi, b.lo[FIRST], b.lo[FIRST + 1]);
-    mma_m16n8k8_tf32(d, a.hi, b.hi[FIRST], b.hi[FIRST + 1]);
+    // The tensor cores truncate when they add to the accumulator, which adds up to a bias over a long row of keys. So the
+    // three products of a k-step start from 0, the small ones first, and go to d by an addition that rounds.
+    float sum[4] = {};
+    mma_m16n8k8_tf32(sum, a.lo, b.hi[FIRST], b.hi[FIRST + 1]);
+    mma_m16n8k8_tf32(sum, a.hi, b.lo[FIRST], b.lo[FIRST + 1]);
+    mma_m16n8k8_tf32(sum, a.hi, b.hi[FIRST], b.hi[FIRST + 1]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("add.f32 %0, %0, %1;" : "+f"(d[i]) : "f"(sum[i]));
   }
 }
 

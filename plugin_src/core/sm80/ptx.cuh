@@ -54,16 +54,10 @@ __device__ __forceinline__ uint32_t load_shared_u32(uint32_t smem) {
   return value;
 }
 
-__device__ __forceinline__ uint32_t load_shared_u16(uint32_t smem) {
-  uint16_t value;
-  asm volatile("ld.shared.b16 %0, [%1];" : "=h"(value) : "r"(smem));
-  return value;
-}
-
-__device__ __forceinline__ uint32_t load_shared_u8(uint32_t smem) {
-  uint32_t value;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(value) : "r"(smem));
-  return value;
+__device__ __forceinline__ uint4 load_shared_u128(uint32_t smem) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(smem));
+  return v;
 }
 
 __device__ __forceinline__ void store_shared_u32(uint32_t smem, uint32_t value) {
@@ -72,10 +66,6 @@ __device__ __forceinline__ void store_shared_u32(uint32_t smem, uint32_t value) 
 
 __device__ __forceinline__ void store_shared_u16(uint32_t smem, uint16_t value) {
   asm volatile("st.shared.b16 [%0], %1;" ::"r"(smem), "h"(value) : "memory");
-}
-
-__device__ __forceinline__ void store_shared_u8(uint32_t smem, uint32_t value) {
-  asm volatile("st.shared.u8 [%0], %1;" ::"r"(smem), "r"(value) : "memory");
 }
 
 // ------------------------------------------------------------------------------------------------------ tensor cores
@@ -107,12 +97,6 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (
 }
 
 // -------------------------------------------------------------------------------------------------------- arithmetic
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // The nearest TF32 number, as the bits of an fp32.
 __device__ __forceinline__ uint32_t round_to_tf32(float x) {

@@ -1,0 +1,110 @@
+#include "implementation.h"
+
+#include <atomic>
+#include <cstdio>
+
+#include "../gpu.h"
+#include "../status.h"
+#include "combine.h"
+#include "kernels.h"
+#include "plan.h"
+
+#ifndef ORTFLASH_CUDA_ARCHITECTURES_TEXT
+#define ORTFLASH_CUDA_ARCHITECTURES_TEXT "unknown"
+#endif
+
+namespace ortflash::sm80 {
+namespace {
+
+// Whether this library has code for the current GPU; asked of one kernel, since all are built for the same list.
+Status hardware() {
+  const Gpu* gpu = nullptr;
+  Status status = current_gpu(&gpu);
+  if (!status.ok()) return status;
+  if (gpu->major < 8) {
+    return make_status(StatusCode::kUnsupported, "%s (sm_%d%d) is older than sm_80, the oldest GPU with cp.async",
+                       gpu->name, gpu->major, gpu->minor);
+  }
+  static std::atomic<uint64_t> known_good{0};  // one bit a device
+  const uint64_t bit = uint64_t{1} << gpu->device;
+  if (known_good.load(std::memory_order_relaxed) & bit) return {};
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, float16_kernels().first[0].function);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // the error is reported here, and not once more by the next call
+    if (error != cudaErrorNoKernelImageForDevice && error != cudaErrorInvalidDeviceFunction) {
+      return cuda_status(error, "loading the kernels");
+    }
+    return make_status(StatusCode::kUnsupported,
+                       "this build has no code for %s (sm_%d%d), only for %s; rebuild with "
+                       "ORTFLASH_CUDA_ARCHITECTURES=%d%d",
+                       gpu->name, gpu->major, gpu->minor, ORTFLASH_CUDA_ARCHITECTURES_TEXT, gpu->major, gpu->minor);
+  }
+  known_good.fetch_or(bit, std::memory_order_relaxed);
+  return {};
+}
+
+Status plan_for(const AttentionParams& params, Plan* plan) {
+  const Gpu* gpu = nullptr;
+  const Status status = current_gpu(&gpu);
+  return status.ok() ? make_plan(params, *gpu, plan) : status;
+}
+
+Status accepts(const AttentionParams& params) {
+  Plan plan;
+  return plan_for(params, &plan);
+}
+
+size_t workspace_size(const AttentionParams& params, const Execution&) {
+  Plan plan;
+  return plan_for(params, &plan).ok() ? plan.workspace_bytes() : 0;
+}
+
+void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
+  Plan plan;
+  const Status status = plan_for(params, &plan);
+  if (!status.ok()) {
+    std::snprintf(name, capacity, "%s", status.message);
+  } else if (plan.params.key_splits > 1) {
+    std::snprintf(name, capacity, "%s, keys split %d ways", plan.kernel->name, plan.params.key_splits);
+  } else {
+    std::snprintf(name, capacity, "%s", plan.kernel->name);
+  }
+}
+
+Status forward(const AttentionParams& params, const Execution& execution) {
+  const Gpu* gpu = nullptr;
+  Status status = current_gpu(&gpu);
+  if (!status.ok()) return status;
+  Plan plan;
+  status = make_plan(params, *gpu, &plan);
+  if (!status.ok()) return status;
+  KernelParams& p = plan.params;
+  if (p.key_splits > 1) {
+    p.partial_state = static_cast<float2*>(execution.workspace);
+    p.partial_output = reinterpret_cast<float*>(p.partial_state + plan.partial_rows());
+  }
+
+  // More than 48 KB of shared memory must be asked for, once a kernel and device; asking twice does no harm.
+  status = cuda_status(cudaFuncSetAttribute(plan.kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            plan.kernel->shared_bytes),
+                       "asking for shared memory");
+  if (!status.ok()) return status;
+  const cudaStream_t stream = static_cast<cudaStream_t>(execution.stream);
+  void* arguments[] = {&p};
+  status = cuda_status(cudaLaunchKernel(plan.kernel->function, dim3(plan.grid), dim3(plan.kernel->threads), arguments,
+                                        plan.kernel->shared_bytes, stream),
+                       plan.kernel->name);
+  if (!status.ok() || p.key_splits == 1) return status;
+  const unsigned rows = static_cast<unsigned>(p.batch * p.num_heads * p.q_len);
+  return cuda_status(cudaLaunchKernel(combine_kernel_for(params.dtype), dim3(rows), dim3(128), arguments, 0, stream),
+                     "combining split keys");
+}
+
+}  // namespace
+
+Implementation implementation() {
+  return {"sm80", kAllFeatures, 512, hardware, accepts, workspace_size, forward, describe};
+}
+
+}  // namespace ortflash::sm80

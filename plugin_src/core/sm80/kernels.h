@@ -1,0 +1,29 @@
+// The sm_80 kernels that are built, as the host sees them: one table a type (kernel_table.cuh).
+#pragma once
+
+#include "../kernel_params.h"
+
+namespace ortflash::sm80 {
+
+struct Kernel {
+  const void* function;  // void(KernelParams)
+  const char* name;      // "sm80-128x64-d64": rows x keys of a tile, head size up to
+  int max_head_size;     // of D and E
+  int columns;           // value columns of a tile
+  int block_q, block_kv, threads;
+  int shared_bytes;
+  bool general;
+  int max_q_len;  // rows past which a larger tile is better; 0 = none
+};
+
+struct KernelList {
+  const Kernel* first;
+  int count;
+};
+
+KernelList float16_kernels();   // forward_float16.cu
+KernelList bfloat16_kernels();  // forward_bfloat16.cu
+KernelList tf32_kernels();      // forward_tf32.cu
+KernelList tf32x3_kernels();    // forward_tf32x3.cu
+
+}  // namespace ortflash::sm80

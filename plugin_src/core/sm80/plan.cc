@@ -1,0 +1,167 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "../status.h"
+
+namespace ortflash::sm80 {
+namespace {
+
+// Queries this short leave most of the GPU idle unless the keys are split, and let grouped heads share a tile.
+constexpr int64_t kShortQuery = 16;
+constexpr int64_t kSmallTile = 64;
+constexpr int kMaxKeySplits = 128;
+constexpr int kMinBlocksPerSplit = 4;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+// The largest of 16, 8, 4 bytes that divides a tensor's address and all its strides, or 0.
+int copy_bytes(const void* pointer, const Strides& strides, int64_t bytes) {
+  const uint64_t together = reinterpret_cast<uintptr_t>(pointer) | static_cast<uint64_t>(strides.batch * bytes) |
+                            static_cast<uint64_t>(strides.head * bytes) | static_cast<uint64_t>(strides.row * bytes);
+  for (const int width : {16, 8, 4}) {
+    if (together % width == 0) return width;
+  }
+  return 0;
+}
+
+// Whether four adjacent elements of a bias or mask can be loaded together, wherever they start.
+bool loads_by_four(const void* pointer, const Strides& strides, int64_t bytes) {
+  const uint64_t together = reinterpret_cast<uintptr_t>(pointer) | static_cast<uint64_t>(strides.batch * bytes) |
+                            static_cast<uint64_t>(strides.head * bytes) | static_cast<uint64_t>(strides.row * bytes);
+  return strides.column == 1 && together % (4 * bytes) == 0;
+}
+
+int bound(int64_t window) {
+  return window < 0 ? kUnbounded : static_cast<int>(std::min<int64_t>(window, kUnbounded));
+}
+
+void fill_params(const AttentionParams& a, KernelParams* p) {
+  p->query = a.query;
+  p->key = a.key;
+  p->value = a.value;
+  p->output = a.output;
+  p->lse = a.softmax_lse;
+  p->query_strides = a.query_strides;
+  p->key_strides = a.key_strides;
+  p->value_strides = a.value_strides;
+  p->output_strides = a.output_strides;
+  p->bias = a.attn_bias;
+  p->bias_strides = a.bias_strides;
+  p->mask = a.attn_mask;
+  p->mask_strides = a.mask_strides;
+  p->block_mask = a.block_mask;
+  p->block_mask_strides = a.block_mask_strides;
+  p->key_lengths = a.key_lengths;
+  p->sinks = a.sinks;
+  p->partial_output = nullptr;
+  p->partial_state = nullptr;
+  p->batch = static_cast<int>(a.batch);
+  p->num_heads = static_cast<int>(a.num_heads);
+  p->q_len = static_cast<int>(a.q_len);
+  p->kv_len = static_cast<int>(a.kv_len);
+  p->head_size = static_cast<int>(a.head_size);
+  p->v_head_size = static_cast<int>(a.v_head_size);
+  p->group = static_cast<int>(a.num_heads / a.kv_num_heads);
+  p->key_lengths_stride = static_cast<int>(a.key_lengths_stride);
+  p->sinks_stride = static_cast<int>(a.sinks_stride);
+  p->block_size = static_cast<int>(a.block_size);
+  p->bias_bytes = static_cast<int>(element_bytes(a.bias_dtype));
+  p->bias_vector = loads_by_four(a.attn_bias, a.bias_strides, p->bias_bytes);
+  p->mask_vector = loads_by_four(a.attn_mask, a.mask_strides, 1);
+  p->query_copy = copy_bytes(a.query, a.query_strides, element_bytes(a.dtype));
+  p->key_copy = copy_bytes(a.key, a.key_strides, element_bytes(a.dtype));
+  p->value_copy = copy_bytes(a.value, a.value_strides, element_bytes(a.dtype));
+  p->reach_left = bound(a.window_left);
+  p->reach_right = a.is_causal ? 0 : bound(a.window_right);
+  p->bottom_right = a.causal_alignment == CausalAlignment::kBottomRight;
+  p->output_store = copy_bytes(a.output, a.output_strides, element_bytes(a.dtype));
+  p->scale = a.scale != 0.0f ? a.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_size)));
+  p->softcap = a.softcap;
+  p->softcap_inverse = a.softcap != 0.0f ? 1.0f / a.softcap : 0.0f;
+  p->mask_fill = a.mask_fill;
+}
+
+}  // namespace
+
+KernelList kernels_for(DType dtype, bool precise) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return float16_kernels();
+    case DType::kBFloat16:
+      return bfloat16_kernels();
+    default:
+      return precise ? tf32x3_kernels() : tf32_kernels();
+  }
+}
+
+Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
+  if (a.q_len >= kUnbounded || a.kv_len >= kUnbounded) {
+    return make_status(StatusCode::kUnsupported, "q_len %lld or kv_len %lld is past 2^30 - 1, the longest on CUDA",
+                       static_cast<long long>(a.q_len), static_cast<long long>(a.kv_len));
+  }
+  if (a.batch * a.num_heads > INT_MAX) {
+    return make_status(StatusCode::kUnsupported, "batch %lld times num_heads %lld is past 2^31 - 1, the most on CUDA",
+                       static_cast<long long>(a.batch), static_cast<long long>(a.num_heads));
+  }
+  KernelParams& p = plan->params;
+  fill_params(a, &p);
+
+  const bool short_query = a.q_len <= kShortQuery;
+  const bool small = a.q_len <= kSmallTile;  // a streamlined tile of 128 rows would be mostly empty
+  const bool packed = short_query && p.group > 1 && p.block_mask == nullptr;
+  const bool streamlined = p.bias == nullptr && p.mask == nullptr && p.block_mask == nullptr && p.softcap == 0.0f &&
+                           p.scale > 0.0f && !small && p.query_copy == 16 && p.key_copy == 16 &&
+                           p.value_copy == 16 && p.output_store >= 4;
+  const KernelList kernels = kernels_for(a.dtype, a.precise);
+  plan->kernel = nullptr;
+  const int64_t head_size = std::max(a.head_size, a.v_head_size);
+  for (int i = 0; i < kernels.count && plan->kernel == nullptr; ++i) {
+    const Kernel& kernel = kernels.first[i];
+    if (head_size <= kernel.max_head_size && (kernel.general || streamlined) &&
+        (kernel.max_q_len == 0 || a.q_len * (packed ? p.group : 1) <= kernel.max_q_len) &&
+        kernel.shared_bytes <= gpu.shared_bytes) {
+      plan->kernel = &kernel;
+    }
+  }
+  if (plan->kernel == nullptr) {
+    return make_status(StatusCode::kUnsupported, "no kernel takes head size %lld with value head size %lld on %s (sm_%d%d)",
+                       static_cast<long long>(a.head_size), static_cast<long long>(a.v_head_size), gpu.name, gpu.major,
+                       gpu.minor);
+  }
+  const Kernel& kernel = *plan->kernel;
+  p.to_natural = kernel.general ? 1.0f : p.scale;
+  p.factor = p.to_natural * 1.44269504088896341f;
+
+  p.packed_heads = packed ? p.group : 1;
+  p.row_tiles = static_cast<int>(ceil_div(a.q_len * p.packed_heads, kernel.block_q));
+  p.value_splits = static_cast<int>(ceil_div(a.v_head_size, kernel.columns));
+  const int64_t packs = a.batch * a.num_heads / p.packed_heads;
+  const int64_t tiles = packs * p.row_tiles * p.value_splits;
+
+  p.key_splits = 1;
+  if (short_query && tiles < 2 * gpu.multiprocessors) {
+    const int64_t wanted = ceil_div(2 * gpu.multiprocessors, tiles);
+    const int64_t possible = ceil_div(a.kv_len, kernel.block_kv * kMinBlocksPerSplit);
+    p.key_splits = static_cast<int>(std::max<int64_t>(1, std::min({wanted, possible, int64_t{kMaxKeySplits}})));
+  }
+  if (tiles * p.key_splits > INT_MAX) {
+    return make_status(StatusCode::kUnsupported, "%lld tiles are more than one launch can have (2^31 - 1)",
+                       static_cast<long long>(tiles));
+  }
+
+  // Heads whose keys and values take half of L2 together; at least one, and no more than there are.
+  const int64_t bytes_a_head = std::max<int64_t>(1, a.kv_len * (a.head_size + a.v_head_size) * element_bytes(a.dtype));
+  const int64_t kv_heads = std::max<int64_t>(1, gpu.l2_bytes / 2 / bytes_a_head);
+  p.heads_per_section = static_cast<int>(std::min<int64_t>(packs, kv_heads * (p.group / p.packed_heads)));
+
+  plan->grid = static_cast<unsigned>(tiles * p.key_splits);
+  return {};
+}
+
+}  // namespace ortflash::sm80

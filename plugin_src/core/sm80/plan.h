@@ -1,0 +1,29 @@
+// What a call will launch: the kernel, its parameters, and how the keys are split.
+#pragma once
+
+#include "../attention.h"
+#include "../gpu.h"
+#include "../kernel_params.h"
+#include "kernels.h"
+
+namespace ortflash::sm80 {
+
+struct Plan {
+  const Kernel* kernel;
+  KernelParams params;  // partial_output and partial_state are still null
+  unsigned grid;
+
+  // Rows of partial results; 0 where the keys aren't split.
+  int64_t partial_rows() const {
+    return params.key_splits > 1 ? int64_t{1} * params.key_splits * params.batch * params.num_heads * params.q_len : 0;
+  }
+  size_t workspace_bytes() const { return partial_rows() * (params.v_head_size + 2) * sizeof(float); }
+};
+
+// Chooses for valid params. Reads pointers only for their alignment, and not for anything that changes the workspace.
+Status make_plan(const AttentionParams& params, const Gpu& gpu, Plan* plan);
+
+// The kernels for a type.
+KernelList kernels_for(DType dtype, bool precise);
+
+}  // namespace ortflash::sm80
