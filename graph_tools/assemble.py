@@ -17,18 +17,20 @@ from . import symbolic
 from .graph_view import NodeView, Scope
 from .layout import Atom, Layout, finest, size_of
 from .normal_form import AttentionForm, Dim, Operand, Peel, Refusal, ScoreTerm, ShapeRead, TensorRef
-from .peel import Match, OutPoint, Point
-from .rearrange import Axes, cost, from_pattern, plan, to_pattern
+from .peel import Match, OutPoint, Point, operand_points
+from .rearrange import Axes, broadcast_axes, cost, from_pattern, plan, score_axes, to_pattern
 from .rules_operands import UPCASTS
 from .rules_scores import refuse
 from .symbolic import Expr, Value
-from .terms import Term, refine
+from .terms import Refined, refine
 
 SUPPORTED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 """Types that the op computes in."""
 
-CAST, MULTIPLY = 4.1, 4.1
-"""Costs of a new Cast or Mul, beside those of :mod:`.rearrange`."""
+CAST = 4.1
+"""Cost of a new Cast, beside those of :mod:`.rearrange`."""
+
+_LAYOUTS: tuple[Literal["BSNH", "BNSH"], ...] = ("BSNH", "BNSH")
 
 
 @dataclass(frozen=True)
@@ -56,29 +58,30 @@ class _Choice:
     value: Point
     output: OutPoint
     terms: tuple[Point, ...]
+    unless: tuple[Point | None, ...]
+    sinks: Point | None
     scale: float
 
 
 def assemble(found: Match) -> AttentionForm | Refusal:
     """The cheapest form of a match."""
-    scope = found.anchor.scope
-    terms, peels = refine(scope, found.terms, found.score_type)
+    refined = refine(found)
     elem_types = _elem_types(found)
     if isinstance(elem_types, Refusal):
         return elem_types
     best: _Choice | None = None
     reason: Refusal | None = None
     for roles in _candidates(found):
-        for layout in ("BSNH", "BNSH"):
+        for layout in _LAYOUTS:
             for elem_type in elem_types:
-                choice = _choose(found, terms, roles, layout, elem_type)  # type: ignore[arg-type]
+                choice = _choose(found, refined, roles, layout, elem_type)
                 if isinstance(choice, Refusal):
                     reason = reason or choice
                 elif best is None or choice.price < best.price - 1e-9:
                     best = choice
     if best is None:
         return reason or refuse(found.anchor.node, "layout", "no arrangement of the axes fits the fused op")
-    return _form(found, terms, best, peels)
+    return _form(found, refined, best)
 
 
 def _elem_types(found: Match) -> list[int] | Refusal:
@@ -134,25 +137,74 @@ def _axes(layout: Layout) -> Axes:
 
 
 def _choose(
-    found: Match, terms: Sequence[Term], roles: _Roles, layout: Literal["BSNH", "BNSH"], elem_type: int
+    found: Match, refined: Refined, roles: _Roles, layout: Literal["BSNH", "BNSH"], elem_type: int
 ) -> _Choice | Refusal:
-    node = found.anchor.node
-    query_heads = (*roles.heads, *roles.groups)
+    """The cheapest points for one way to see the axes."""
+    node, scope = found.anchor.node, found.anchor.scope
+    if layout == "BSNH" and not _heads_known(roles):
+        return refuse(node, "layout", "the number of heads isn't known")
+    q_axes, k_axes, v_axes, o_axes = _op_axes(roles, layout)
+    pair = _query_and_key(found, roles, q_axes, k_axes, elem_type)
+    if isinstance(pair, Refusal):
+        return pair
+    values = [item for item in _priced(scope, found.value, v_axes, elem_type) if item[1].factor == 1]
+    if not values:
+        return refuse(node, "layout", f"the values '{found.value[0].tensor}' can't be brought into the op's layout")
+    outputs = [
+        (cost(moves) + point.kept, point)
+        for point in found.output
+        if (moves := plan(o_axes, _axes(point.layout))) is not None
+    ]
+    if not outputs:
+        return refuse(node, "layout", "the op's output can't be brought into the layout that the model wants")
+    scores: Axes = (roles.batch, (*roles.heads, *roles.groups), roles.rows, roles.keys)
+    terms = _term_points(refined, scores)
+    if isinstance(terms, Refusal):
+        return terms
+    sinks = _sink_point(found, scores)
+    if isinstance(sinks, Refusal):
+        return sinks
+    if refined.lengths is not None and plan(_axes(refined.lengths.layout), (roles.batch,)) is None:
+        return refuse(node, "mask", f"the key lengths '{refined.lengths.tensor}' vary along more than the batch")
+    value, output = min(values, key=_price), min(outputs, key=_price)
+    price = pair[0] + value[0] + output[0] + terms[0] + (CAST if elem_type != found.output_type else 0)
+    return _Choice(
+        price, roles, layout, elem_type, pair[1], pair[2], value[1], output[1], terms[1], terms[2], sinks, pair[3]
+    )
+
+
+def _price(item: tuple[float, object]) -> float:
+    return item[0]
+
+
+def _heads_known(roles: _Roles) -> bool:
+    sizes = [symbolic.product(atom.size for atom in (*roles.heads, *group)) for group in ((), roles.groups)]
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _op_axes(roles: _Roles, layout: str) -> tuple[Axes, Axes, Axes, Axes]:
+    """The arrangement of query, key, value and output that the op wants."""
+    heads = (*roles.heads, *roles.groups)
     if layout == "BSNH":
-        sizes = [symbolic.product(atom.size for atom in atoms) for atoms in (query_heads, roles.heads)]
-        if not all(isinstance(size, int) for size in sizes):
-            return refuse(node, "layout", "the number of heads isn't known")
-        q_axes: Axes = (roles.batch, roles.rows, (*query_heads, *roles.head))
-        k_axes: Axes = (roles.batch, roles.keys, (*roles.heads, *roles.head))
-        v_axes: Axes = (roles.batch, roles.keys, (*roles.heads, *roles.value_head))
-        o_axes: Axes = (roles.batch, roles.rows, (*query_heads, *roles.value_head))
-    else:
-        q_axes = (roles.batch, query_heads, roles.rows, roles.head)
-        k_axes = (roles.batch, roles.heads, roles.keys, roles.head)
-        v_axes = (roles.batch, roles.heads, roles.keys, roles.value_head)
-        o_axes = (roles.batch, query_heads, roles.rows, roles.value_head)
+        return (
+            (roles.batch, roles.rows, (*heads, *roles.head)),
+            (roles.batch, roles.keys, (*roles.heads, *roles.head)),
+            (roles.batch, roles.keys, (*roles.heads, *roles.value_head)),
+            (roles.batch, roles.rows, (*heads, *roles.value_head)),
+        )
+    return (
+        (roles.batch, heads, roles.rows, roles.head),
+        (roles.batch, roles.heads, roles.keys, roles.head),
+        (roles.batch, roles.heads, roles.keys, roles.value_head),
+        (roles.batch, heads, roles.rows, roles.value_head),
+    )
+
+
+def _query_and_key(
+    found: Match, roles: _Roles, q_axes: Axes, k_axes: Axes, elem_type: int
+) -> tuple[float, Point, Point, float] | Refusal:
+    """The cheapest pair of points whose scales multiply to a number that is known."""
     scope = found.anchor.scope
-    price = 0.0
     best: tuple[float, Point, Point, float] | None = None
     for query_price, query in _priced(scope, found.query, q_axes, elem_type):
         for key_price, key in _priced(scope, found.key, k_axes, elem_type):
@@ -160,35 +212,58 @@ def _choose(
             total = query_price + key_price
             if scale is not None and (best is None or total < best[0] - 1e-9):
                 best = (total, query, key, scale)
-    if best is None:
-        return _no_operands(found, q_axes, k_axes, elem_type)
-    price += best[0]
-    values = [(p, point) for p, point in _priced(scope, found.value, v_axes, elem_type) if point.factor == 1]
-    if not values:
-        return refuse(node, "layout", f"the values '{found.value[0].tensor}' can't be brought into the op's layout")
-    value_price, value = min(values, key=lambda item: item[0])
-    outputs = []
-    for point in found.output:
-        moves = plan(o_axes, _axes(point.layout))
+    return best if best is not None else _no_operands(found, q_axes, k_axes, elem_type)
+
+
+def _term_points(
+    refined: Refined, scores: Axes
+) -> tuple[float, tuple[Point, ...], tuple[Point | None, ...]] | Refusal:
+    """Where each bias and mask is cut off. Several biases are added up axis by axis, so they are priced together."""
+    price = 0.0
+    points: list[Point] = []
+    unless: list[Point | None] = []
+    single: Axes = tuple((label,) for axis in scores for label in axis)
+    biases = [term for term in refined.terms if term.raw.kind == "bias"]
+    for term in refined.terms:
+        summed = term.raw.kind == "bias" and len(biases) > 1
+        best = _cheapest(term.points, scores, single if summed else None)
+        other = _cheapest(term.unless, scores, None) if term.unless else None
+        if best is None or (term.unless and other is None):
+            what = f"the axes of '{term.raw.tensor}' can't be brought into the op's order"
+            return refuse(term.raw.node, "bias", what)
+        price += best[0] + (other[0] if other is not None else 0)
+        points.append(best[1])
+        unless.append(None if other is None else other[1])
+    if len(biases) > 1:
+        chosen = [point for term, point in zip(refined.terms, points) if term.raw.kind == "bias"]
+        together = tuple(
+            axis for axis in single if any(axis[0] in finest(part) for point in chosen for part in point.layout)
+        )
+        moves = plan(together, score_axes(together, scores))
+        price += 5.0 * (len(biases) - 1) + (cost(moves) if moves is not None else 0.0)
+    return price, tuple(points), tuple(unless)
+
+
+def _cheapest(points: Sequence[Point], scores: Axes, spread: Axes | None) -> tuple[float, Point] | None:
+    """The cheapest point of a term: brought to where it broadcasts, or with ``spread`` to one axis for every label."""
+    found = []
+    for point in points:
+        axes = _axes(point.layout)
+        moves = plan(axes, score_axes(axes, scores) if spread is None else broadcast_axes(axes, spread))
         if moves is not None:
-            outputs.append((cost(moves) + point.kept, point))
-    if not outputs:
-        return refuse(node, "layout", "the op's output can't be brought into the layout that the model wants")
-    output_price, output = min(outputs, key=lambda item: item[0])
-    price += value_price + output_price + (CAST if elem_type != found.output_type else 0)
-    chosen = []
-    for term in terms:
-        priced = [
-            (cost(moves) + point.kept, point)
-            for point in term.points
-            if (moves := plan(_axes(point.layout), term_axes(point.layout, roles_axes(roles)))) is not None
-        ]
-        if not priced:
-            return refuse(term.raw.node, "bias", f"the axes of '{term.raw.tensor}' can't be brought into the op's order")
-        term_price, point = min(priced, key=lambda item: item[0])
-        price += term_price
-        chosen.append(point)
-    return _Choice(price, roles, layout, elem_type, best[1], best[2], value, output, tuple(chosen), best[3])
+            found.append((cost(moves) + point.kept, point))
+    return min(found, key=_price) if found else None
+
+
+def _sink_point(found: Match, scores: Axes) -> Point | None | Refusal:
+    sinks = found.sinks
+    if sinks is None or sinks.value is not None:
+        return None
+    for point in reversed(operand_points(found.anchor.scope, sinks.tensor, sinks.layout)):
+        axes = _axes(point.layout)
+        if point.factor == 1 and plan(axes, broadcast_axes(axes, (scores[1],))) is not None:
+            return point
+    return refuse(found.anchor.node, "sinks", f"the sink '{sinks.tensor}' varies along more than the heads")
 
 
 def _priced(scope: Scope, points: Sequence[Point], target: Axes, elem_type: int) -> list[tuple[float, Point]]:
@@ -213,22 +288,6 @@ def _no_operands(found: Match, q_axes: Axes, k_axes: Axes, elem_type: int) -> Re
         "the scale depends on a dimension that isn't known, and it isn't 1/sqrt of the head size",
         "export with a fixed head size",
     )
-
-
-def roles_axes(roles: _Roles) -> Axes:
-    """The axes of the scores as the op sees them: batch, heads, rows, keys."""
-    return (roles.batch, (*roles.heads, *roles.groups), roles.rows, roles.keys)
-
-
-def term_axes(layout: Layout, scores: Axes) -> Axes:
-    """What a bias or mask has to look like to broadcast to the scores: an axis whole, or of size 1."""
-    present = {id(atom) for axis in layout for atom in finest(axis)}
-    axes = tuple(axis if any(id(atom) in present for atom in axis) else () for axis in scores)  # type: ignore
-    start = 0
-    rank = len(layout)
-    while start < len(axes) and len(axes) - start > max(rank, 1) and not axes[start]:
-        start += 1
-    return axes[start:]
 
 
 def _scale(found: Match, query: Point, key: Point, roles: _Roles) -> float | None:
@@ -256,8 +315,8 @@ def _close(a: Expr, b: Expr) -> bool:
 # --------------------------------------------------------------------------------------------------------- the form
 
 
-def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[Peel]) -> AttentionForm:
-    scope, roles = found.anchor.scope, choice.roles
+def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
+    scope, roles, window = found.anchor.scope, choice.roles, refined.window
     letters = _letters(roles)
     sizes = {letters[atom]: _dim(scope, atom.size) for atom in letters}
 
@@ -272,18 +331,20 @@ def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[
     kv_heads = _known(symbolic.product(atom.size for atom in roles.heads))
     head, value_head = _known(size_of(roles.head)), _known(size_of(roles.value_head))
     score_terms = []
-    for term, point in zip(terms, choice.terms):
+    for term, point, unless in zip(refined.terms, choice.terms, choice.unless):
         raw = term.raw
         score_terms.append(
             ScoreTerm(
-                raw.kind,  # type: ignore[arg-type]
+                raw.kind,
                 ref(scope, point.tensor),
                 pattern(point.layout),
-                float(raw.coeff) if isinstance(raw.coeff, (int, float)) else 1.0,
-                raw.fill,
-                raw.inverted,
-                raw.floor,
-                term.note,
+                coeff=float(raw.coeff) if isinstance(raw.coeff, (int, float)) else 1.0,
+                fill=raw.fill,
+                inverted=raw.inverted,
+                floor=raw.floor,
+                unless=None if unless is None else ref(scope, unless.tensor),
+                unless_axes="" if unless is None else pattern(unless.layout),
+                note=raw.note,
             )
         )
     operand_peels = (*choice.query.peels, *choice.key.peels, *choice.value.peels, *choice.output.peels)
@@ -295,8 +356,16 @@ def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[
         scale=choice.scale,
         softcap=float(found.cap) if isinstance(found.cap, (int, float)) else 0.0,
         terms=tuple(score_terms),
-        is_causal=found.causal,
-        guard=found.guard,  # type: ignore[arg-type]
+        is_causal=window is not None and window.is_causal,
+        causal_alignment="top_left" if window is None else window.alignment,
+        window_left=-1 if window is None else window.left,
+        window_right=-1 if window is None else window.right,
+        key_lengths=None if refined.lengths is None else ref(scope, refined.lengths.tensor),
+        key_lengths_axes="" if refined.lengths is None else pattern(refined.lengths.layout),
+        sinks=None if choice.sinks is None else ref(scope, choice.sinks.tensor),
+        sinks_axes="" if choice.sinks is None else pattern(choice.sinks.layout),
+        sinks_value=None if found.sinks is None else found.sinks.value,
+        guard=found.guard,
         kv_num_heads=0 if kv_heads == heads else kv_heads,
         layout=choice.layout,
         op_axes={
@@ -313,8 +382,8 @@ def _form(found: Match, terms: Sequence[Term], choice: _Choice, peels: Sequence[
         output_axes=pattern(choice.output.layout),
         output_scale=float(factor) if isinstance(factor, (int, float)) else 1.0,
         elem_type=choice.elem_type,
-        shape_reads=tuple(_shape_read(scope, node, pattern(layout)) for node, layout in found.shapes),
-        peels=(*operand_peels, *found.peels, *peels),
+        shape_reads=tuple(_shape_read(scope, node, pattern(layout)) for node, layout in (*found.shapes, *choice.output.shapes)),
+        peels=(*operand_peels, *found.peels, *refined.peels),
     )
 
 

@@ -51,6 +51,8 @@ def is_integer(elem_type: int) -> bool:
 def as_value(array: np.ndarray) -> Array:
     """An ordinary array as a value."""
     result = np.empty(array.shape, dtype=object)
+    if not array.size:
+        return result
     flat = array.astype(np.float64) if array.dtype.kind not in "iubfO" else array
     result[...] = flat.tolist() if array.ndim else flat.item()
     return result

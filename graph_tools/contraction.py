@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .graph_view import NodeView, Scope
-from .layout import Atom, Axis, Layout
+from .layout import Atom, Axis, Layout, size_of
 from .shape_infer import einsum_labels
 from .symbolic import Value
 
@@ -108,5 +108,5 @@ def operand_layout(labels: Sequence[str], shape: Sequence[Value], axes: dict[str
     for label, dim in zip(labels, shape):
         if dim != 1 and not axes.get(label):
             return None
-        layout.append(() if dim == 1 else axes[label])
+        layout.append(() if dim == 1 and size_of(axes.get(label, ())) != 1 else axes.get(label, ()))
     return tuple(layout)

@@ -7,7 +7,7 @@ looked up from the inside out. Nothing here changes the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from .errors import InvalidModelError
 from .facts import Fact, Shape
-from .symbolic import Value, substitute
+from .symbolic import Value, solve, substitute
 
 STANDARD = ("", "ai.onnx")
 """The names of the standard operator domain."""
@@ -105,6 +105,8 @@ class Scope:
         self.constants: dict[str, TensorProto] = {}
         self.sparse_constants: set[str] = set()
         self.facts: dict[str, Fact] = {}
+        self.memo: dict[Hashable, Any] = {}
+        """For whoever looks at one scope many times: what was found already."""
         self._producers: dict[str, NodeView] = {}
         self._consumers: dict[str, list[NodeView]] = {}
         self._declared: dict[str, Fact] = {}
@@ -276,10 +278,9 @@ class GraphView:
         a, b = self.resolve(a), self.resolve(b)
         if a == b or (names_only and (_single_symbol(a) is None or _single_symbol(b) is None)):
             return
-        for name, other in ((_single_symbol(a), b), (_single_symbol(b), a)):
-            if name is not None and (isinstance(other, (int, float)) or name not in other.symbols()):
-                self._equal[name] = other
-                return
+        solved = solve(a, b)
+        if solved is not None:
+            self._equal[solved[0]] = solved[1]
 
     # ----------------------------------------------------------------------------------------------- construction
 

@@ -52,9 +52,9 @@ def flat(layout: Sequence[Sequence[Atom]]) -> list[Atom]:
     return [leaf for axis in layout for leaf in finest(axis)]
 
 
-def from_shape(shape: Sequence[Value]) -> Layout:
-    """A fresh layout: one new atom for each axis whose size isn't 1."""
-    return tuple(() if dim == 1 else (Atom(dim),) for dim in shape)
+def from_shape(shape: Sequence[Value], keep: Sequence[int] = ()) -> Layout:
+    """A fresh layout: one new atom for each axis whose size isn't 1, and for those that ``keep`` names."""
+    return tuple(() if dim == 1 and axis not in keep else (Atom(dim),) for axis, dim in enumerate(shape))
 
 
 def size_of(axis: Sequence[Atom]) -> Value:
@@ -74,6 +74,9 @@ def regroup(layout: Sequence[Sequence[Atom]], shape: Sequence[Value], resolve: C
     for dim in shape:
         remaining = resolve(dim)
         axis: list[Atom] = []
+        if remaining == 1 and position < len(pending) and pending[position].size == 1:
+            axis.append(pending[position])
+            position += 1
         while remaining != 1:
             if position == len(pending):
                 return None
@@ -135,5 +138,5 @@ def broadcast_operand(layout: Layout, shape: Sequence[Value]) -> Layout | None:
     for axis, dim in zip(aligned, shape):
         if dim != 1 and not axis:
             return None
-        axes.append(() if dim == 1 else axis)
+        axes.append(() if dim == 1 and size_of(axis) != 1 else axis)
     return tuple(axes)

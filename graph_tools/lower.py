@@ -11,13 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
+from .absorbing import absorbs
 from .edits import FlashCall, SideEdit, SiteEdit
-from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, ShapeRead, Site
-from .rearrange import Axes, from_pattern, plan
+from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, ShapeRead, Site, TensorRef
+from .rearrange import Axes, broadcast_axes, from_pattern, plan, score_axes
 from .rearrange_nodes import Builder, Names, UnknownSizeError
-from .terms import absorbs
 
 __all__ = ["Names", "lower"]
 
@@ -84,10 +85,11 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
     if form.softcap:
         attributes["softcap"] = form.softcap
     attributes.update(_structure(form))
-    if form.sinks is not None:
-        inputs["sinks"] = form.sinks.name
+    sinks = _sinks(builder, form)
+    if sinks:
+        inputs["sinks"] = sinks
     if form.key_lengths is not None:
-        inputs["key_lengths"] = form.key_lengths.name
+        inputs["key_lengths"] = _lengths(builder, form)
     if form.block_mask is not None:
         inputs["block_mask"] = form.block_mask.name
         attributes["block_size"] = form.block_size
@@ -109,10 +111,33 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
 def _shape_read(builder: Builder, form: AttentionForm, read: ShapeRead) -> SideEdit:
     """The sizes of a tensor that the op doesn't make, as those of query and key."""
     side = builder.beside(form.sizes)
-    for operand in (form.query, form.key):
+    for operand in (form.query, form.key, form.value):
         side.provide(operand.tensor, operand.axes)
     side.sizes_of(from_pattern(read.axes), read.output.name)
     return SideEdit(read.output.name, tuple(side.nodes), tuple(side.initializers))
+
+
+def _sinks(builder: Builder, form: AttentionForm) -> str:
+    """The sinks as fp32 of (N,) or (1,); "" where there are none."""
+    if form.sinks_value is not None:
+        return builder.constant(np.array([form.sinks_value], dtype=np.float32), "sinks")
+    if form.sinks is None:
+        return ""
+    tensor = form.sinks.name
+    if form.sinks.elem_type != TensorProto.FLOAT:
+        tensor = builder.add("Cast", [tensor], "sinks_cast", to=TensorProto.FLOAT)
+    axes = from_pattern(form.sinks_axes)
+    return builder.rearranged(tensor, axes, broadcast_axes(axes, (tuple(form.op_axes["N"].split()),)), "sinks")
+
+
+def _lengths(builder: Builder, form: AttentionForm) -> str:
+    """The key lengths as int32 of (B,) or (1,)."""
+    assert form.key_lengths is not None
+    tensor = form.key_lengths.name
+    if form.key_lengths.elem_type != TensorProto.INT32:
+        tensor = builder.add("Cast", [tensor], "key_lengths_cast", to=TensorProto.INT32)
+    axes = from_pattern(form.key_lengths_axes)
+    return builder.rearranged(tensor, axes, broadcast_axes(axes, (tuple(form.op_axes["B"].split()),)), "key_lengths")
 
 
 def _structure(form: AttentionForm) -> dict[str, int | float | str]:
@@ -134,8 +159,12 @@ def _border(form: AttentionForm) -> dict[str, str]:
         border[f"term{index}"] = term.tensor.name
     if form.query.factor is not None:
         border["factor"] = form.query.factor.name
-    if form.sinks is not None:
-        border["sinks"] = form.sinks.name
+    for role, tensor in (("sinks", form.sinks), ("key_lengths", form.key_lengths)):
+        if tensor is not None:
+            border[role] = tensor.name
+    for index, term in enumerate(form.terms):
+        if term.unless is not None:
+            border[f"unless{index}"] = term.unless.name
     return border
 
 
@@ -158,28 +187,16 @@ def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str)
     tensor = operand.tensor.name
     if operand.tensor.elem_type != form.elem_type:
         tensor = builder.add("Cast", [tensor], f"{role}_cast", to=form.elem_type)
-    source, target = from_pattern(operand.axes), op_axes(form, role)
-    moves = plan(source, target)
-    if moves is None:
-        raise UnknownSizeError(operand.axes)
-    tensor = builder.moves(tensor, source, moves, role)
+    target = op_axes(form, role)
+    tensor = builder.rearranged(tensor, from_pattern(operand.axes), target, role)
     if operand.factor is None:
         return tensor
     factor = operand.factor.name
     if operand.factor.elem_type != form.elem_type:
         factor = builder.add("Cast", [factor], "factor_cast", to=form.elem_type)
-    wanted = _broadcast_axes(from_pattern(operand.factor_axes), target)
-    factor_moves = plan(from_pattern(operand.factor_axes), wanted)
-    if factor_moves is None:
-        raise UnknownSizeError(operand.factor_axes)
-    factor = builder.moves(factor, from_pattern(operand.factor_axes), factor_moves, "factor")
+    axes = from_pattern(operand.factor_axes)
+    factor = builder.rearranged(factor, axes, broadcast_axes(axes, target), "factor")
     return builder.add("Mul", [tensor, factor], f"{role}_scaled")
-
-
-def _broadcast_axes(source: Axes, target: Axes) -> Axes:
-    """``target`` with size 1 where ``source`` has nothing of the axis."""
-    present = {letter for axis in source for letter in axis}
-    return tuple(axis if any(letter in present for letter in axis) else () for axis in target)
 
 
 def _after(builder: Builder, form: AttentionForm) -> str:
@@ -242,20 +259,7 @@ def _terms(
 
 
 def _placed(builder: Builder, tensor: str, axes: Axes, scores: Axes, role: str) -> str:
-    wanted = score_axes(axes, scores)
-    moves = plan(axes, wanted)
-    if moves is None:
-        raise UnknownSizeError(role)
-    return builder.moves(tensor, axes, moves, role)
-
-
-def score_axes(axes: Axes, scores: Axes) -> Axes:
-    """How a term of these axes has to look to broadcast to the scores; leading axes of size 1 are dropped."""
-    wanted = _broadcast_axes(axes, scores)
-    start = 0
-    while start < len(wanted) and len(wanted) - start > max(len(axes), 1) and not wanted[start]:
-        start += 1
-    return wanted[start:]
+    return builder.rearranged(tensor, axes, score_axes(axes, scores), role)
 
 
 def _bias(builder: Builder, form: AttentionForm, terms: Sequence[ScoreTerm], scores: Axes) -> str:
@@ -281,7 +285,7 @@ def _bias_part(builder: Builder, form: AttentionForm, term: ScoreTerm, elem_type
         keep = builder.number(0.0, elem_type, "keep")
         masked = builder.number(fill, elem_type, "fill")
         order = [masked, keep] if term.inverted else [keep, masked]
-        tensor = builder.add("Where", [term.tensor.name, *order], "bias_of_mask")
+        tensor = builder.add("Where", [_as_bool(builder, term.tensor), *order], "bias_of_mask")
         return _Part(tensor, elem_type, axes, term.floor)
     tensor = term.tensor.name
     if term.tensor.elem_type != elem_type:
@@ -303,11 +307,9 @@ def _sum(builder: Builder, parts: Sequence[_Part], scores: Axes) -> str:
     single: Axes = tuple((letter,) for axis in scores for letter in axis)
     total: _Part | None = None
     for part in parts:
-        spread = _broadcast_axes(part.axes, single)
-        moves = plan(part.axes, spread)
-        if moves is None:
-            raise UnknownSizeError("bias")
-        placed = _Part(builder.moves(part.tensor, part.axes, moves, "bias"), part.elem_type, spread, part.floor)
+        spread = broadcast_axes(part.axes, single)
+        tensor = builder.rearranged(part.tensor, part.axes, spread, "bias")
+        placed = _Part(tensor, part.elem_type, spread, part.floor)
         if total is None:
             total = placed
             continue
@@ -323,8 +325,19 @@ def _sum(builder: Builder, parts: Sequence[_Part], scores: Axes) -> str:
 def _mask(builder: Builder, terms: Sequence[ScoreTerm], scores: Axes) -> str:
     result = ""
     for term in terms:
-        tensor = _placed(builder, term.tensor.name, from_pattern(term.axes), scores, "mask")
+        tensor = _as_bool(builder, term.tensor)
+        tensor = _placed(builder, tensor, from_pattern(term.axes), scores, "mask")
         if term.inverted:
             tensor = builder.add("Not", [tensor], "mask_kept")
+        if term.unless is not None:
+            spared = builder.add("Cast", [term.unless.name], "mask_unless", to=TensorProto.BOOL)
+            spared = _placed(builder, spared, from_pattern(term.unless_axes), scores, "mask_unless")
+            tensor = builder.add("Or", [tensor, spared], "mask_spared")
         result = builder.add("And", [result, tensor], "mask_both") if result else tensor
     return result
+
+
+def _as_bool(builder: Builder, tensor: TensorRef) -> str:
+    if tensor.elem_type == TensorProto.BOOL:
+        return tensor.name
+    return builder.add("Cast", [tensor.name], "mask_bool", to=TensorProto.BOOL)

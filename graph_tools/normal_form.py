@@ -66,6 +66,9 @@ class ScoreTerm:
     """mask only: the tensor says True where the score is *replaced*."""
     floor: float | None = None
     """bias only: the sum with the score is clamped from below here (``Max(score + bias, lowest)``)."""
+    unless: TensorRef | None = None
+    """mask only: where this bias isn't 0, the score is left as it is."""
+    unless_axes: str = ""
     note: str = ""
     """What was assumed or given up, in words; "" where nothing was."""
 
@@ -117,9 +120,13 @@ class AttentionForm:
     window_left: int = -1
     window_right: int = -1
     key_lengths: TensorRef | None = None
+    key_lengths_axes: str = ""
     block_mask: TensorRef | None = None
     block_size: int = 128
     sinks: TensorRef | None = None
+    sinks_axes: str = ""
+    sinks_value: float | None = None
+    """The logit, where it is one number."""
     guard: Literal["none", "nan_to_zero", "masked_row_to_zero"] = "none"
     kv_num_heads: int = 0
     """0: as many as query heads."""

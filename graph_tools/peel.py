@@ -9,15 +9,15 @@ value that would vanish but that somebody else reads refuses the site.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import contraction, rules_operands, rules_scores, rules_weights, symbolic
 from .anchors import Anchor
 from .contraction import Product
 from .graph_view import NodeView, Scope
-from .layout import Atom, Axis, Layout, finest, from_shape, regroup
+from .layout import Atom, Axis, Layout, finest, from_shape, regroup, size_of
 from .normal_form import Peel, Refusal
-from .rules_scores import RawFactor, RawTerm, ScoreState, refuse
+from .rules_scores import RawFactor, RawSink, RawTerm, ScoreState, refuse
 from .rules_weights import WeightState
 from .symbolic import Value
 
@@ -46,10 +46,12 @@ class OutPoint:
 
     tensor: str
     layout: Layout
-    factor: Value
     kept: float
+    """Cost of the nodes behind it that stay."""
     peels: tuple[Peel, ...]
     nodes: tuple[NodeView, ...]
+    shapes: tuple[tuple[NodeView, Layout], ...] = ()
+    """Shape nodes that read a value on the way, with that value's layout."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Match:
     terms: tuple[RawTerm, ...]
     """In the order in which the model applies them."""
     factors: tuple[RawFactor, ...]
-    sinks: tuple[str, Layout] | None
+    sinks: RawSink | None
     output_factor: Value
     guard: str
     score_type: int
@@ -113,11 +115,10 @@ def match(anchor: Anchor) -> Match | Refusal:
             "the shape of the softmax's input isn't known",
             "run onnx.shape_inference on the model, or give the inputs shapes at export",
         )
-    layout = from_shape(shape)
+    layout = from_shape(shape, keep=anchor.axes)
     keys = tuple(atom for axis in anchor.axes for atom in layout[axis])
-    if not keys:
-        return refuse(node, "softmax", "the softmax runs over an axis of size 1")
-    state = ScoreState(scope, anchor.scores, layout, keys)
+    sink = None if anchor.sink is None else RawSink("", (), anchor.sink)
+    state = ScoreState(scope, anchor.scores, layout, keys, sinks=sink)
     found = _walk_scores(state, anchor)
     if isinstance(found, Refusal):
         return found
@@ -242,7 +243,8 @@ def _walk_weights(
         layout,
         keys,
         scores.terms,
-        sink_keys=scores.keys if scores.sinks is not None else None,
+        sink_keys=scores.keys if scores.sinks is not None and scores.sinks.tensor else None,
+        sink_first=scores.sinks is not None and scores.sinks.first,
     )
     for _ in range(MAX_STEPS):
         if scope.is_output(state.tensor):
@@ -296,11 +298,12 @@ def _second_product(state: WeightState, product: Product) -> _SecondProduct | Re
         )
     layout: list[Axis] = []
     for label, dim in zip(v_labels, shape):
-        if dim == 1:
+        if dim == 1 and size_of(axes.get(label, ())) == 1:
+            layout.append(axes.setdefault(label, ()))
+        elif dim == 1:
             if label == summed:
                 return refuse(node, "product", "the values have one row for all keys")
             layout.append(())
-            axes.setdefault(label, ())
         elif label not in axes:
             axes[label] = (Atom(dim),)
             layout.append(axes[label])
@@ -343,17 +346,20 @@ def operand_points(scope: Scope, tensor: str, layout: Layout) -> tuple[Point, ..
 def output_points(anchor: Anchor, tensor: str, layout: Layout) -> tuple[OutPoint, ...] | Refusal:
     """Every tensor behind the second product that may be the fused op's to make, the product's own output first."""
     scope = anchor.scope
-    found: list[tuple[str, Layout, tuple[Peel, ...], tuple[NodeView, ...]]] = []
+    found: list[OutPoint] = []
+    shapes: tuple[tuple[NodeView, Layout], ...] = ()
     costs: list[float] = []
     nodes: tuple[NodeView, ...] = ()
     peels: tuple[Peel, ...] = ()
     waiting = bool(anchor.late_sum)
     for _ in range(MAX_OPERAND_STEPS):
         if not waiting:
-            found.append((tensor, layout, peels, nodes))
-        readers = scope.consumers(tensor)
-        if len(readers) != 1 or scope.is_output(tensor) or readers[0].scope is not scope:
+            found.append(OutPoint(tensor, layout, len(costs), peels, nodes, shapes))
+        every = scope.consumers(tensor)
+        readers = [reader for reader in every if not reader.is_op("Shape")]
+        if len(readers) != 1 or scope.is_output(tensor) or any(reader.scope is not scope for reader in every):
             break
+        shapes = (*shapes, *((reader, layout) for reader in every if reader is not readers[0]))
         node = readers[0]
         if waiting and node.is_op("Div") and node.input(0) == tensor and _is_late_sum(scope, node.input(1), anchor):
             waiting = False
@@ -384,11 +390,7 @@ def output_points(anchor: Anchor, tensor: str, layout: Layout) -> tuple[OutPoint
         costs.append(price)
     if waiting:
         return refuse(anchor.node, "late sum", "the sum of the exponentials doesn't divide the product with the values")
-    skipped = len(costs) - len(found) + 1
-    costs = costs[skipped:] if skipped > 0 else costs
-    return tuple(
-        OutPoint(name, axes, 1, sum(costs[index:]), passed, gone) for index, (name, axes, passed, gone) in enumerate(found)
-    )
+    return tuple(replace(point, kept=sum(costs[int(point.kept) :])) for point in found)
 
 
 def _is_late_sum(scope: Scope, name: str, anchor: Anchor) -> bool:

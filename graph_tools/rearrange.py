@@ -60,6 +60,21 @@ def plan(source: Axes, target: Axes) -> list[Move] | None:
     return moves
 
 
+def broadcast_axes(source: Axes, target: Axes) -> Axes:
+    """``target`` with size 1 where ``source`` has nothing of the axis."""
+    present = {label for axis in source for label in axis}
+    return tuple(axis if any(label in present for label in axis) else () for axis in target)
+
+
+def score_axes(axes: Axes, scores: Axes) -> Axes:
+    """How a bias or mask has to look to broadcast to the scores; leading axes of size 1 that it lacks are dropped."""
+    wanted = broadcast_axes(axes, scores)
+    start = 0
+    while start < len(wanted) and len(wanted) - start > max(len(axes), 1) and not wanted[start]:
+        start += 1
+    return wanted[start:]
+
+
 def cost(moves: Sequence[Move]) -> float:
     """What the nodes of a plan cost."""
     prices = {"reshape": RESHAPE, "transpose": TRANSPOSE, "expand": EXPAND}

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from .normal_form import Dim, TensorRef
-from .rearrange import Axes, Move, from_pattern
+from .rearrange import Axes, Move, from_pattern, plan
 
 
 class Names:
@@ -102,6 +102,13 @@ class Builder:
             self.initializers.append(helper.make_tensor(name, elem_type, [], [value]))
             self._constants[key] = name
         return self._constants[key]
+
+    def rearranged(self, tensor: str, source: Axes, target: Axes, role: str) -> str:
+        """``tensor`` brought from one arrangement into another."""
+        moves = plan(source, target)
+        if moves is None:
+            raise UnknownSizeError(role)
+        return self.moves(tensor, source, moves, role)
 
     def moves(self, tensor: str, source: Axes, moves: Sequence[Move], role: str, last: str = "") -> str:
         """The nodes of a plan. ``last`` names the final output where that is given."""

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from . import symbolic
 from .const_eval import known_ints, scalar
 from .graph_view import NodeView, Scope
-from .layout import Axis, Layout, regroup, split_axis, transposed
+from .layout import Axis, Layout, regroup, size_of, split_axis, transposed
 from .symbolic import Value
 
 UPCASTS = {
@@ -159,7 +159,7 @@ def expand(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
 
 def _blanked(layout: Layout, shape: tuple[Value, ...]) -> Layout:
     aligned = layout[len(layout) - len(shape) :]
-    return tuple(() if dim == 1 else axis for axis, dim in zip(aligned, shape))
+    return tuple(() if dim == 1 and size_of(axis) != 1 else axis for axis, dim in zip(aligned, shape))
 
 
 @rule("Tile")

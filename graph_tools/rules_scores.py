@@ -8,15 +8,16 @@ bias the coefficient 0.35 with no special case.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from . import rules_operands, symbolic
+from .absorbing import LOWEST_ABSORBING
 from .const_eval import axes_of, is_float, scalar
 from .graph_view import NodeView, Scope
-from .layout import Atom, Layout, broadcast_operand, finest
+from .indicators import constant_fill, is_indicator, rests_on_inputs
+from .layout import Atom, Layout, broadcast_operand, finest, size_of
 from .normal_form import Peel, Refusal
 from .symbolic import Value
 
@@ -33,6 +34,9 @@ class RawTerm:
     fill: float | None = None
     inverted: bool = False
     floor: float | None = None
+    unless: RawTerm | None = None
+    """mask only: a bias; where it isn't 0, the score is left as it is."""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,18 @@ class RawFactor:
     tensor: str
     layout: Layout
     divides: bool
+
+
+@dataclass(frozen=True)
+class RawSink:
+    """One more logit a row, in the denominator only."""
+
+    tensor: str
+    layout: Layout
+    value: float | None
+    """The logit, where it is one number."""
+    first: bool = False
+    """Whether its column stands before the keys."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ class ScoreState:
     factors: tuple[RawFactor, ...] = ()
     floor: float | None = None
     """What the sum is clamped to from below between here and the next term."""
-    sinks: tuple[str, Layout] | None = None
+    sinks: RawSink | None = None
     peels: tuple[Peel, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     passed: tuple[tuple[str, Layout], ...] = ()
@@ -242,7 +258,9 @@ def _data_layout(state: ScoreState, data: str) -> Layout | None:
         return None
     missing = state.layout[: len(state.layout) - len(shape)]
     aligned = state.layout[len(state.layout) - len(shape) :]
-    if any(axis for axis in missing) or any(axis and dim == 1 for axis, dim in zip(aligned, shape)):
+    if any(axis for axis in missing) or any(
+        dim == 1 and size_of(axis) != 1 for axis, dim in zip(aligned, shape)
+    ):
         return None
     return aligned
 
@@ -250,16 +268,55 @@ def _data_layout(state: ScoreState, data: str) -> Layout | None:
 @rule("Add")
 def add(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Add(s, b) -> s; bias += coeff * b``. Which operand is the score, only the walk behind it shows."""
-    return _added(state, node, ((0, 1, 1), (1, 0, 1)))
+    blended = _blend(state, node)
+    return blended if blended is not None else _added(state, node, ((0, 1, 1), (1, 0, 1)))
 
 
 @rule("Sub")
 def subtract(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Sub(s, b) -> s; bias -= coeff * b``; ``Sub(s, ReduceMax(s)) -> s``, for softmax(s - c) = softmax(s)."""
-    shifted = _shift(state, node)
-    if shifted is not None:
-        return shifted
+    special = _shift(state, node) or _blend(state, node)
+    if special is not None:
+        return special
     return _added(state, node, ((0, 1, -1),))
+
+
+def _blend(state: ScoreState, node: NodeView) -> ScoreResult | None:
+    """``s * m + c * (1 - m) -> where(m, s, c)`` for a mask ``m`` of zeros and ones; ``s * m - c * (1 - m)`` likewise."""
+    scope = state.scope
+    if state.cap is not None or state.factors or not isinstance(state.coeff, (int, float)) or state.coeff <= 0:
+        return None
+    for kept, filled in ((0, 1), (1, 0)) if node.op == "Add" else ((0, 1),):
+        product, fill = scope.producer(node.input(kept)), scope.producer(node.input(filled))
+        if product is None or fill is None or not product.is_op("Mul") or not fill.is_op("Mul"):
+            continue
+        for data, mask in ((0, 1), (1, 0)):
+            name = product.input(mask)
+            factor = _complement_factor(scope, fill, name)
+            aligned, shape = _data_layout(state, product.input(data)), scope.shape(name)
+            layout = None if shape is None else broadcast_operand(state.layout, shape)
+            if factor is None or aligned is None or layout is None or not is_indicator(scope, name):
+                continue
+            number = factor * float(state.coeff) * (1 if node.op == "Add" else -1)
+            number = number if state.floor is None else max(number, state.floor)
+            note = f"'{name}' is taken to hold only 0 and 1" if rests_on_inputs(scope, name) else ""
+            term = RawTerm("mask", node, name, layout, 1, number, note=note)
+            fact = f"where({name}, s, {number:g})"
+            after = state.at(node, node.input(kept), fact, "multiplied mask", terms=(*state.terms, term))
+            return [after.at(product, product.input(data), fact, "multiplied mask", layout=aligned)]
+    return None
+
+
+def _complement_factor(scope: Scope, node: NodeView, mask: str) -> float | None:
+    """``c`` where ``node`` is ``c * (1 - mask)``."""
+    for data, other in ((0, 1), (1, 0)):
+        factor = scalar(scope.fact(node.input(other)))
+        inverse = scope.producer(node.input(data))
+        if not isinstance(factor, (int, float)) or inverse is None or not inverse.is_op("Sub"):
+            continue
+        if scalar(scope.fact(inverse.input(0))) == 1 and inverse.input(1) == mask:
+            return float(factor)
+    return None
 
 
 def _shift(state: ScoreState, node: NodeView) -> ScoreResult | None:
@@ -311,7 +368,7 @@ def _added(state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int, i
         term = RawTerm("bias", node, node.input(other), layout, coeff, floor=state.floor)
         fact = f"bias += {symbolic.to_text(coeff)} * {node.input(other)}"
         states.append(
-            state.at(node, node.input(data), fact, "bias", terms=(*state.terms, term), layout=aligned, floor=None)
+            state.at(node, node.input(data), fact, "bias", terms=(*state.terms, term), layout=aligned)
         )
     if not states:
         return refuse(
@@ -328,8 +385,8 @@ def where(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Where(keep, s, fill) -> s; mask(keep, coeff * fill)``, and the other way round."""
     if state.cap is not None:
         return refuse(node, "softcap", "a mask inside a softcap: tanh(-inf) is -1")
-    if state.factors or state.floor is not None:
-        return refuse(node, "temperature", "a mask inside a clamp, or inside a factor that isn't one number")
+    if state.factors:
+        return refuse(node, "temperature", "a mask inside a factor that isn't one number")
     for data, other, inverted in ((1, 2, False), (2, 1, True)):
         fill = constant_fill(state.scope, node.input(other))
         if fill is None:
@@ -342,35 +399,11 @@ def where(state: ScoreState, node: NodeView) -> ScoreResult:
         if state.coeff <= 0:
             return refuse(node, "mask", "a mask inside a scale that isn't positive")
         filled = fill * float(state.coeff) if fill else fill
+        filled = filled if state.floor is None else max(filled, state.floor)
         term = RawTerm("mask", node, node.input(0), layout, 1, filled, inverted)
         fact = f"where({'not ' if inverted else ''}{node.input(0)}, s, {filled:g})"
         return [state.at(node, node.input(data), fact, "mask", terms=(*state.terms, term), layout=aligned)]
     return refuse(node, "mask", "a Where on the scores whose other branch isn't one number")
-
-
-def constant_fill(scope: Scope, name: str) -> float | None:
-    """The one number that a tensor of any size holds throughout, seen through Expand and Cast."""
-    for _ in range(6):
-        value = scope.fact(name).value
-        if value is not None and value.size and all(item == value.flat[0] for item in value.flat):
-            item = value.flat[0]
-            return float(item) if isinstance(item, (int, float)) else None
-        producer = scope.producer(name)
-        if producer is None:
-            array = scope.constant(name)
-            if array is None or not array.size or not (array == array.flat[0]).all():
-                return None
-            return float(array.flat[0])
-        if producer.is_op("Expand", "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Tile"):
-            name = producer.input(0)
-        elif producer.is_op("ConstantOfShape"):
-            from .const_eval import fill_of
-
-            fill = fill_of(producer)
-            return None if fill is None else float(fill)
-        else:
-            return None
-    return None
 
 
 @rule("Max", "Clip")
@@ -398,13 +431,6 @@ def clamp(state: ScoreState, node: NodeView) -> ScoreResult:
     return [state.at(node, node.input(data), f"bias = max(bias, {floor:g})", "clamp", floor=floor)]
 
 
-LOWEST_ABSORBING = -1e30
-"""A fill at or below this absorbs any score in fp32 and bf16: ``score + fill == fill`` while ``|score| < 1e22``.
-
-The spacing of fp32 numbers at 1e30 is 2^76, about 7.6e22, and half of that is what rounding swallows.
-"""
-
-
 @rule("Concat")
 def sink(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Concat(s, sink) -> s; sinks = sink``: one more logit a row, dropped again after the softmax."""
@@ -413,26 +439,23 @@ def sink(state: ScoreState, node: NodeView) -> ScoreResult:
         return refuse(node, "sinks", "a Concat on the scores that isn't one sink column")
     axis %= len(state.layout)
     shapes = [state.scope.shape(name) for name in node.inputs]
-    if shapes[0] is None or shapes[1] is None or shapes[1][axis] != 1:
-        return refuse(node, "sinks", "a Concat on the scores whose second part isn't one column")
     if [id(atom) for atom in state.layout[axis]] != [id(atom) for atom in state.keys]:
         return refuse(node, "sinks", "a Concat on the scores along another axis than the softmax's")
-    keys = (Atom(shapes[0][axis]),)
-    layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
-    sinks = broadcast_operand(layout, shapes[1])
-    if sinks is None:
-        return refuse(node, "sinks", "a sink column whose shape isn't known")
-    fact = f"sinks = {node.input(1)}"
-    return [state.at(node, node.input(0), fact, "sinks", layout=layout, keys=keys, sinks=(node.input(1), sinks))]
+    for data, other in ((0, 1), (1, 0)):
+        data_shape, shape = shapes[data], shapes[other]
+        if data_shape is None or shape is None or shape[axis] != 1:
+            continue
+        keys = (Atom(data_shape[axis]),)
+        layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
+        sinks = broadcast_operand(layout, shape)
+        if sinks is None:
+            continue
+        name = node.input(other)
+        column = RawSink(name, sinks, constant_fill(state.scope, name), first=other == 0)
+        return [state.at(node, node.input(data), f"sinks = {name}", "sinks", layout=layout, keys=keys, sinks=column)]
+    return refuse(node, "sinks", "a Concat on the scores whose other part isn't one column of known shape")
 
 
 def _shape_text(state: ScoreState, name: str) -> str:
     shape = state.scope.shape(name)
     return "unknown" if shape is None else f"({', '.join(symbolic.to_text(dim) for dim in shape)})"
-
-
-def is_lowest(fill: float) -> bool:
-    """Whether a fill swallows any score added to it."""
-    return fill == -math.inf or fill <= LOWEST_ABSORBING
-
-

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from . import rules_operands, symbolic
-from .const_eval import is_float, known_ints, scalar, slice_bounds
+from .const_eval import is_float, scalar, slice_bounds
 from .graph_view import NodeView, Scope
+from .indicators import constant_fill
 from .layout import Atom, Layout, finest, regroup
 from .normal_form import Peel, Refusal
-from .rules_scores import RawTerm, constant_fill, refuse
+from .rules_scores import RawTerm, refuse
 from .symbolic import Value
 
 
@@ -31,6 +32,7 @@ class WeightState:
     """Masks and biases of the score walk, for a guard that repeats one of them."""
     sink_keys: tuple[Atom, ...] | None = None
     """The keys without the sink column, while that column is still there."""
+    sink_first: bool = False
     factor: Value = 1
     guard: str = "none"
     peels: tuple[Peel, ...] = ()
@@ -216,8 +218,13 @@ def drop_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
     axis %= len(state.layout)
     keys = state.sink_keys
     whole = symbolic.product(leaf.size for leaf in finest(keys))
+    same = state.scope.view.same
     here = [id(atom) for atom in finest(state.layout[axis])] == [id(atom) for atom in finest(state.keys)]
-    if not here or start != 0 or stride != 1 or not (end == -1 or state.scope.view.same(end, whole)):
+    if state.sink_first:
+        kept = start == 1 and (same(end, symbolic.add(whole, 1)) or (isinstance(end, int) and end >= 1 << 30))
+    else:
+        kept = start == 0 and (end == -1 or same(end, whole))
+    if not here or not kept or stride != 1:
         return refuse(node, "probabilities", "the probabilities are sliced to something else than the keys without the sink")
     layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
     return state.at(node, node.output, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)
@@ -226,17 +233,17 @@ def drop_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
 @rule("Split")
 def split_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
     """``Split(p, (keys, sink))[0] -> p``: the sink column goes."""
-    axis, sizes = node.int_attribute("axis", 0), node.ints_attribute("split")
-    if sizes is None and node.input(1):
-        sizes = known_ints(state.scope.fact(node.input(1)))
-    unread = all(not state.scope.consumers(name) and not state.scope.is_output(name) for name in node.outputs[1:])
-    if state.sink_keys is None or axis is None or not unread or len(node.outputs) != 2:
+    axis = node.int_attribute("axis", 0)
+    place = 1 if state.sink_first else 0
+    if state.sink_keys is None or axis is None or len(node.outputs) != 2:
         return refuse(node, "probabilities", "the probabilities are split")
+    kept, dropped = node.outputs[place], node.outputs[1 - place]
     axis %= len(state.layout)
     here = [id(atom) for atom in finest(state.layout[axis])] == [id(atom) for atom in finest(state.keys)]
-    last = state.scope.shape(node.outputs[1])
-    if not here or last is None or last[axis] != 1:
+    last = state.scope.shape(dropped)
+    unread = not state.scope.consumers(dropped) and not state.scope.is_output(dropped)
+    if not here or not unread or last is None or last[axis] != 1:
         return refuse(node, "probabilities", "the probabilities are split into something else than keys and sink")
     keys = state.sink_keys
     layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
-    return state.at(node, node.output, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)
+    return state.at(node, kept, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)

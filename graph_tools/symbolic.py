@@ -159,6 +159,10 @@ def _order(monomial: Monomial) -> tuple[float, list[tuple[str, float]]]:
     return float(sum(exponent for _, exponent in monomial)), [(name, float(exponent)) for name, exponent in monomial]
 
 
+_SIGNED = ("min(", "at(", "int(")
+"""Operations whose result may be negative."""
+
+
 def opaque(operation: str, *operands: Value) -> Expr:
     """A new symbol for an operation that a polynomial can't express; equal operands give the same symbol."""
     return symbol(f"{operation}({','.join(to_text(operand) for operand in operands)})")
@@ -267,8 +271,11 @@ def whole(operation: str, value: Value) -> Value:
 
 
 def is_nonnegative(value: Value) -> bool:
-    """Whether ``value`` is provably at least 0, every symbol being a dimension."""
-    return all(coefficient >= 0 for coefficient in _terms(value).values())
+    """Whether ``value`` is provably at least 0, every symbol being a dimension (or made of such)."""
+    return all(
+        coefficient >= 0 and not any(name.startswith(_SIGNED) for name, _ in monomial)
+        for monomial, coefficient in _terms(value).items()
+    )
 
 
 def less_equal(a: Value, b: Value) -> bool | None:
@@ -316,6 +323,29 @@ def substitute(value: Value, lookup: Callable[[str], Value | None]) -> Value:
             term = mul(term, factor)
         total = add(total, term)
     return total
+
+
+def solve(a: Value, b: Value) -> tuple[str, Value] | None:
+    """A symbol and what it has to be for ``a == b``; one whose value is a sum of dimensions, where there is one."""
+    difference = add(a, mul(b, -1))
+    found: tuple[str, Value] | None = None
+    for monomial, coefficient in _terms(difference).items():
+        if len(monomial) != 1 or monomial[0][1] != 1 or coefficient not in (1, -1):
+            continue
+        name = monomial[0][0]
+        rest = _make({other: value for other, value in _terms(difference).items() if other != monomial})
+        if isinstance(rest, Expr) and name in rest.symbols():
+            continue
+        value = mul(rest, -coefficient)
+        if is_nonnegative(value):
+            if not isinstance(value, Expr) or _is_placeholder(name) or found is None:
+                found = (name, value)
+    return found
+
+
+def _is_placeholder(name: str) -> bool:
+    """Whether a symbol stands for a dimension that nobody named."""
+    return name.startswith("?")
 
 
 def to_text(value: Value) -> str:

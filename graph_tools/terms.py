@@ -1,26 +1,26 @@
 """What biases and masks are, once they have been met: split into parts, un-broadcast, recognised.
 
-A bias that is a sum becomes several biases; one that is ``Where(keep, 0, fill)`` with a fill that swallows any score
-becomes a mask; one that is 0 throughout, or a mask that is always true, goes. The numbers never change: an additive
--10000 stays additive.
+A bias that is a sum becomes several; one that is 0 or a number that swallows any score becomes a mask; a mask that is
+provably causal, windowed or a key length becomes structure; one that never masks goes. The numbers never change: an
+additive -10000 stays additive.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from onnx import TensorProto
+from dataclasses import dataclass, field, replace
 
 from . import symbolic
+from .absorbing import LOWEST_ABSORBING, absorbs
 from .const_eval import scalar
-from .graph_view import NodeView, Scope
+from .graph_view import Scope
+from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
 from .layout import broadcast_operand
+from .mask_kinds import Diagonals, Finding, Lengths, MaskReader, Window
 from .normal_form import Peel
-from .peel import Point, operand_points
-from .rules_scores import LOWEST_ABSORBING, RawTerm, constant_fill
+from .peel import Match, Point, operand_points
+from .rules_scores import RawTerm
 
 MAX_TERMS = 16
 
@@ -31,70 +31,250 @@ class Term:
 
     raw: RawTerm
     points: tuple[Point, ...]
-    note: str = ""
+    unless: tuple[Point, ...] = ()
+    """mask only: where this bias isn't 0, the score is left as it is."""
 
 
-def refine(scope: Scope, terms: Sequence[RawTerm], score_type: int) -> tuple[list[Term], list[Peel]]:
+@dataclass(frozen=True)
+class Refined:
+    """All terms of a site in their final kinds."""
+
+    terms: tuple[Term, ...]
+    window: Window | None
+    lengths: Lengths | None
+    peels: tuple[Peel, ...]
+
+
+def refine(found: Match) -> Refined:
     """The terms of a site, simplified as far as the numbers stay what they are."""
-    pending = list(terms)
-    done: list[Term] = []
-    peels: list[Peel] = []
-    while pending:
-        term = pending.pop(0)
-        points = tuple(point for point in operand_points(scope, term.tensor, term.layout) if point.factor == 1)
-        if len(done) + len(pending) < MAX_TERMS:
-            parts = _parts(scope, term, points, score_type)
-            if parts is not None:
-                new, peel = parts
-                pending[:0] = new
-                peels.append(peel)
+    return _Refining(found).result()
+
+
+@dataclass
+class _Refining:
+    found: Match
+    diagonals: list[Diagonals] = field(default_factory=list)
+    lengths: list[Lengths] = field(default_factory=list)
+    peels: list[Peel] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scope = self.found.anchor.scope
+        self.reader = MaskReader(self.scope, self.found.order, self.found.rows, self.found.keys)
+        if self.found.causal:
+            self.diagonals.append(Diagonals(upper=0))
+
+    def result(self) -> Refined:
+        leaves = self._leaves(self.found.terms)
+        kept: list[RawTerm] = []
+        for position, term in enumerate(leaves):
+            kept.extend(self._sorted_out(term, leaves[:position], leaves[position + 1 :]))
+        kept = self._last_indicator(self._reordered(kept))
+        terms = tuple(
+            Term(term, self._points(term), self._points(term.unless) if term.unless is not None else ())
+            for term in kept
+        )
+        window = self.reader.window(self.diagonals) if self.diagonals else None
+        return Refined(terms, window, self.lengths[0] if self.lengths else None, tuple(self.peels))
+
+    def _points(self, term: RawTerm) -> tuple[Point, ...]:
+        points = operand_points(self.scope, term.tensor, term.layout)
+        return tuple(point for point in points if point.factor == 1)
+
+    # --------------------------------------------------------------------------------------------------- splitting
+
+    def _leaves(self, terms: Sequence[RawTerm]) -> list[RawTerm]:
+        """Sums taken apart, in the order in which the model applies the terms."""
+        pending = list(terms)
+        done: list[RawTerm] = []
+        while pending:
+            term = pending.pop(0)
+            parts = None
+            if term.kind == "bias" and term.floor is None and len(done) + len(pending) < MAX_TERMS:
+                parts = self._summands(term)
+            if parts is None:
+                done.append(term)
+            else:
+                pending[:0] = parts
+        return done
+
+    def _summands(self, term: RawTerm) -> list[RawTerm] | None:
+        """``s + coeff * (a + b)`` as two biases."""
+        for point in reversed(self._points(term)):
+            producer = self.scope.producer(point.tensor)
+            if producer is None or not producer.is_op("Add", "Sub"):
                 continue
-        done.append(Term(term, points))
-    return done, peels
+            if is_indicator(self.scope, point.tensor):
+                return None  # 1 - mask: one thing, not two
+            parts = []
+            for index, name in enumerate(producer.inputs[:2]):
+                shape = self.scope.shape(name)
+                layout = None if shape is None else broadcast_operand(point.layout, shape)
+                if layout is None:
+                    return None
+                sign = -1 if index == 1 and producer.op == "Sub" else 1
+                parts.append(RawTerm("bias", producer, name, layout, symbolic.mul(term.coeff, sign)))
+            self.peels.append(Peel("sum of biases", producer.label, "each is taken by itself"))
+            return parts
+        return None
 
+    # ----------------------------------------------------------------------------------------------------- sorting
 
-def _parts(
-    scope: Scope, term: RawTerm, points: Sequence[Point], score_type: int
-) -> tuple[list[RawTerm], Peel] | None:
-    """What one term is made of; ``None`` where it can't be taken further apart."""
-    for point in reversed(points):
-        producer = scope.producer(point.tensor)
-        if term.kind == "mask":
-            if _always(scope, point.tensor, not term.inverted):
-                return [], Peel("always true mask", term.node.label, f"{point.tensor} masks nothing")
-            if producer is not None and producer.is_op("Not"):
-                inner = replace(term, tensor=producer.input(0), layout=point.layout, inverted=not term.inverted)
-                return [inner], Peel("not", producer.label, "the mask's polarity changes")
-            continue
-        if _is_zero(scope, point.tensor):
-            return [], Peel("zero bias", term.node.label, f"{point.tensor} adds nothing")
-        if producer is None:
-            continue
-        if producer.is_op("Where"):
-            masked = _where_mask(scope, term, point, producer, score_type)
+    def _sorted_out(self, term: RawTerm, inner: Sequence[RawTerm], outer: Sequence[RawTerm]) -> list[RawTerm]:
+        """What one term becomes."""
+        if term.kind == "bias" and self._is_zero(term):
+            self.peels.append(Peel("zero bias", term.node.label, f"{term.tensor} adds nothing"))
+            return []
+        finding = self.reader.read(term, LOWEST_ABSORBING)
+        if finding is not None and not finding.structural and not finding.masks:
+            self.peels.append(Peel("always true mask", term.node.label, f"{term.tensor} masks nothing"))
+            return []
+        alone = not any(self._may_mask(other) for other in (*inner, *outer))
+        clean = not any(self._may_mask(other) for other in inner) and term.floor is None
+        clean = clean or (term.floor is not None and alone)
+        if finding is not None and self._is_exact(term, finding, clean):
+            if not finding.structural or finding.fill == -math.inf or (alone and not finding.masks):
+                taken = self._take(finding)
+                if taken is not None:
+                    self.peels.append(Peel("mask", term.node.label, self._describe(term, finding)))
+                    return taken
+        if term.kind == "bias" and clean:
+            masked = self._where_mask(term)
             if masked is not None:
-                return [masked], Peel("additive mask", producer.label, f"where({masked.tensor}, s, {masked.fill:g})")
-        if producer.is_op("Add", "Sub"):
-            parts = _summands(scope, term, point, producer)
-            if parts is not None:
-                return parts, Peel("sum of biases", producer.label, "each is taken by itself")
-    return None
+                self.peels.append(Peel("additive mask", term.node.label, f"where({masked.tensor}, s, {masked.fill:g})"))
+                return [masked]
+        return [term]
+
+    def _is_exact(self, term: RawTerm, finding: Finding, clean: bool) -> bool:
+        """Whether ``s + where(keep, 0, fill)`` is ``where(keep, s, fill)``: nothing below has masked already."""
+        if term.kind == "mask" or finding.fill == -math.inf:
+            return True
+        return clean and absorbs(finding.fill, self.found.score_type)
+
+    def _may_mask(self, term: RawTerm) -> bool:
+        return term.kind == "mask" or may_mask(self.scope, term.tensor)
+
+    def _take(self, finding: Finding) -> list[RawTerm] | None:
+        """Note the structure of a finding; returns the masks that remain, or ``None`` where it doesn't fit."""
+        diagonals = [*self.diagonals, *finding.diagonals]
+        masks = list(finding.masks)
+        window = self.reader.window(diagonals) if diagonals else None
+        if diagonals and window is None:
+            return None
+        lengths = list(self.lengths)
+        bottom = window is not None and window.alignment == "bottom_right"
+        if bottom and self.lengths:
+            return None  # key lengths would move the diagonal
+        for length in finding.lengths:
+            if not lengths and not bottom:
+                lengths.append(length)
+                continue
+            return None
+        if finding.fill != -math.inf and finding.structural:
+            if lengths or window is None or not self.reader.every_row_sees_a_key(window):
+                return None
+            if not absorbs(finding.fill, self.found.score_type):
+                return None
+        self.diagonals, self.lengths = diagonals, lengths
+        return masks
+
+    def _describe(self, term: RawTerm, finding: Finding) -> str:
+        facts = []
+        for diagonal in finding.diagonals:
+            if diagonal.upper is not None:
+                facts.append(f"j <= i + {symbolic.to_text(diagonal.upper)}")
+            if diagonal.lower is not None:
+                facts.append(f"j >= i - {symbolic.to_text(diagonal.lower)}")
+        facts += [f"j < {length.tensor}" for length in finding.lengths]
+        facts += [f"{'not ' if mask.inverted else ''}{mask.tensor}" for mask in finding.masks]
+        return f"{term.tensor} says: {', '.join(facts)}"
+
+    def _is_zero(self, term: RawTerm) -> bool:
+        return any(_is_zero(self.scope, point.tensor) for point in self._points(term))
+
+    def _where_mask(self, term: RawTerm) -> RawTerm | None:
+        """``s + coeff * Where(keep, 0, fill)`` as ``where(keep, s, coeff * fill)``."""
+        for point in reversed(self._points(term)):
+            producer = self.scope.producer(point.tensor)
+            if producer is None or not producer.is_op("Where") or not isinstance(term.coeff, (int, float)):
+                continue
+            sides = [constant_fill(self.scope, producer.input(index)) for index in (1, 2)]
+            test = self.scope.producer(producer.input(0))
+            if test is not None and test.is_op("Cast") and test.input(0) == producer.input(2):
+                sides[1] = 0.0  # Where(x != 0, fill, x): what is left of x is 0
+            fills = [side for side in sides if side is not None and side != 0]
+            if None in sides or len(fills) != 1:
+                continue
+            fill = fills[0] * float(term.coeff)
+            fill = fill if term.floor is None else max(fill, term.floor)
+            if not absorbs(fill, self.found.score_type):
+                continue
+            shape = self.scope.shape(producer.input(0))
+            layout = None if shape is None else broadcast_operand(point.layout, shape)
+            if layout is not None:
+                return RawTerm("mask", producer, producer.input(0), layout, 1, fill, inverted=sides[0] != 0)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------- order
+
+    def _reordered(self, terms: Sequence[RawTerm]) -> list[RawTerm]:
+        """Masks behind the biases that follow them, where the numbers allow it: the op adds first and masks then.
+
+        ``where(keep, s, -inf) + b`` is ``where(keep, s + b, -inf)``. With a finite fill it is ``where(keep or b != 0,
+        s + b, fill)`` for a bias that is 0 or swallows both score and fill.
+        """
+        result = list(terms)
+        for position in reversed(range(len(result))):
+            term = result[position]
+            behind = result[position + 1 :]
+            if term.kind != "mask" or term.fill is None or not behind or any(item.kind == "mask" for item in behind):
+                continue
+            if term.fill == -math.inf:
+                result[position:] = [*behind, term]
+            elif len(behind) == 1 and not absorbs(term.fill, self.found.score_type):
+                bias = behind[0]
+                if bias.floor is None and bias.coeff == 1 and zero_or_absorbing(self.scope, bias.tensor):
+                    result[position:] = [bias, replace(term, unless=bias)]
+        return result
+
+    def _last_indicator(self, terms: list[RawTerm]) -> list[RawTerm]:
+        """The last of several biases, ``(1 - mask) * lowest``, as a mask: so that they needn't be added up."""
+        if len(terms) < 2 or any(term.kind != "bias" for term in terms):
+            return terms
+        last = terms[-1]
+        if last.floor is not None or any(self._may_mask(term) for term in terms[:-1]):
+            return terms
+        for point in reversed(self._points(last)):
+            masked = self._scaled_indicator(last, point)
+            if masked is not None:
+                self.peels.append(Peel("additive mask", last.node.label, f"where({masked.tensor}, s, {masked.fill:g})"))
+                return [*terms[:-1], masked]
+        return terms
+
+    def _scaled_indicator(self, term: RawTerm, point: Point) -> RawTerm | None:
+        producer = self.scope.producer(point.tensor)
+        if producer is None or not producer.is_op("Mul") or not isinstance(term.coeff, (int, float)):
+            return None
+        for data, other in ((0, 1), (1, 0)):
+            factor = scalar(self.scope.fact(producer.input(other)))
+            dropped = complement(self.scope, producer.input(data))
+            if not isinstance(factor, (int, float)) or dropped is None or not is_indicator(self.scope, dropped):
+                continue
+            fill = float(factor) * float(term.coeff)
+            shape = self.scope.shape(dropped)
+            layout = None if shape is None else broadcast_operand(point.layout, shape)
+            if layout is None or not absorbs(fill, self.found.score_type):
+                continue
+            note = f"'{dropped}' is taken to hold only 0 and 1" if rests_on_inputs(self.scope, dropped) else ""
+            return RawTerm("mask", producer, dropped, layout, 1, fill, note=note)
+        return None
 
 
-def _always(scope: Scope, name: str, wanted: bool) -> bool:
-    """Whether a bool tensor is ``wanted`` throughout."""
-    value = scope.fact(name).value
-    if value is not None and value.size:
-        return all(item is wanted for item in value.flat)
-    array = scope.constant(name)
-    if array is not None and array.dtype == np.bool_ and array.size:
-        return bool((array == wanted).all())
+def complement(scope: Scope, name: str) -> str | None:
+    """``x`` where ``name`` is ``1 - x``."""
     producer = scope.producer(name)
-    if producer is not None and producer.is_op("ConstantOfShape"):
-        return constant_fill(scope, name) == float(wanted)
-    if producer is not None and producer.is_op("Expand"):
-        return _always(scope, producer.input(0), wanted)
-    return False
+    if producer is not None and producer.is_op("Sub") and scalar(scope.fact(producer.input(0))) == 1:
+        return producer.input(1)
+    return None
 
 
 def _is_zero(scope: Scope, name: str) -> bool:
@@ -103,61 +283,13 @@ def _is_zero(scope: Scope, name: str) -> bool:
     producer = scope.producer(name)
     if producer is None or not producer.is_op("Mul"):
         return False
-    return any(scalar(scope.fact(item)) == 0 and _finite_constant(scope, other) for item, other in
-               (producer.inputs, producer.inputs[::-1]))
+    first, second = producer.inputs
+    return _is_zero_times(scope, first, second) or _is_zero_times(scope, second, first)
 
 
-def _finite_constant(scope: Scope, name: str) -> bool:
-    """Whether a tensor holds one finite number throughout: 0 times anything else could be NaN."""
-    fill = constant_fill(scope, name)
-    return fill is not None and math.isfinite(fill)
-
-
-def absorbs(fill: float, score_type: int) -> bool:
-    """Whether ``score + fill`` is ``fill`` for any score that a model computes, in the type that it computes in.
-
-    -inf always; at or below -1e30 in fp32 and bf16, for scores up to 1e22. In fp16 nothing finite does: half the
-    spacing at -65504 is 16, which scores reach.
-    """
-    if fill == -math.inf:
-        return True
-    return fill <= LOWEST_ABSORBING and score_type in (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE)
-
-
-def _where_mask(
-    scope: Scope, term: RawTerm, point: Point, producer: NodeView, score_type: int
-) -> RawTerm | None:
-    """``s + coeff * Where(keep, 0, fill)`` as ``where(keep, s, coeff * fill)``."""
-    if not isinstance(term.coeff, (int, float)) or term.floor is not None and not absorbs(term.floor, score_type):
-        return None
-    values = [constant_fill(scope, producer.input(index)) for index in (1, 2)]
-    if None in values or values.count(0.0) != 1:
-        return None
-    inverted = values[0] != 0
-    fill = float(term.coeff) * float(values[0] if inverted else values[1])  # type: ignore[arg-type]
-    if term.floor is not None:
-        fill = max(fill, term.floor)
-    if not absorbs(fill, score_type):
-        return None
-    shape = scope.shape(producer.input(0))
-    layout = None if shape is None else broadcast_operand(point.layout, shape)
-    if layout is None:
-        return None
-    return RawTerm("mask", producer, producer.input(0), layout, 1, fill, inverted)
-
-
-def _summands(scope: Scope, term: RawTerm, point: Point, producer: NodeView) -> list[RawTerm] | None:
-    """``s + coeff * (a + b)`` as two biases, where neither is clamped together with the other."""
-    if term.floor is not None:
-        return None
-    parts = []
-    for index, name in enumerate(producer.inputs[:2]):
-        shape = scope.shape(name)
-        layout = None if shape is None else broadcast_operand(point.layout, shape)
-        if layout is None:
-            return None
-        sign = -1 if index == 1 and producer.op == "Sub" else 1
-        parts.append(RawTerm("bias", producer, name, layout, symbolic.mul(term.coeff, sign)))
-    return parts
+def _is_zero_times(scope: Scope, zero: str, other: str) -> bool:
+    """Whether this is 0 times one finite number: 0 times anything else could be NaN."""
+    fill = constant_fill(scope, other)
+    return scalar(scope.fact(zero)) == 0 and fill is not None and math.isfinite(fill)
 
 
