@@ -34,7 +34,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[Tile::HEAD / 2], con
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int q_row = warpgroup_row + thread / 32 * 16 + thread % 32 / 4 + 8 * row;
-    const auto result = softmax.finish(row, p.scale_log2, sink);
+    const auto result = softmax.finish(row, Tile::TERMS ? 1.0f : p.scale, sink);
     const bool inside = q_row < p.q_len;
     if (p.softmax_lse != nullptr && inside && thread % 4 == 0) {
       p.softmax_lse[lse_index(p, tile, q_row)] = result.lse;

@@ -72,24 +72,23 @@ struct OnlineSoftmax {
   }
 
   // The last word on one row, once all lanes' parts are summed: what the accumulator is multiplied by, and the
-  // natural log-sum-exp. `sink` is one more logit (natural units, -inf = none) that has no value row.
+  // natural log-sum-exp. `scale` turns scores into natural units; `sink` is one more logit in these, -inf = none, that
+  // has no value row.
   struct Result {
     float inverse_sum;
     float lse;
   };
-  __device__ __forceinline__ Result finish(int row, float scale_log2, float sink) const {
-    float sum = quad_sum(row_sum[row]);
-    float shift = __fmul_rn(row_max[row], scale_log2);  // -inf where nothing took part
-    float numerator = 1.0f;
-    if (sink > -INFINITY) {
-      const float sink_log2 = sink * kLog2E;
-      const float top = fmaxf(shift, sink_log2);
-      numerator = shift == -INFINITY ? 0.0f : exp2_approx(shift - top);
-      sum = sum * numerator + exp2_approx(sink_log2 - top);
-      shift = top;
+  __device__ __forceinline__ Result finish(int row, float scale, float sink) const {
+    const float sum = quad_sum(row_sum[row]);
+    const float top = row_max[row] * scale;  // -inf where nothing took part
+    if (sink == -INFINITY) {
+      if (sum == 0.0f) return {0.0f, -INFINITY};
+      return {1.0f / sum, top + __logf(sum)};
     }
-    if (sum == 0.0f) return {0.0f, -INFINITY};
-    return {numerator / sum, (shift + __log2f(sum)) * kLn2};
+    const float both = fmaxf(top, sink);
+    const float weight = top == -INFINITY ? 0.0f : exp2_approx((top - both) * kLog2E);
+    const float total = sum * weight + exp2_approx((sink - both) * kLog2E);
+    return {weight / total, both + __logf(total)};
   }
 
  private:
