@@ -6,19 +6,19 @@ reads or writes those bytes; a model of any size loads and saves in the time and
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from .errors import InvalidModelError
 from .scopes import all_scopes
-
-_PROTOBUF_LIMIT = 2**31 - 1
+from .stream import is_large, write_model
 
 
 def load_model(path: str | os.PathLike[str]) -> ModelProto:
@@ -28,7 +28,7 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = _contents(path)
     except FileNotFoundError:
         raise InvalidModelError(f"There is no file {path}.") from None
     except OSError as error:
@@ -78,13 +78,16 @@ def save_model(
     unless ``copy_data`` asks to copy the data files beside it.
     """
     path = Path(path)
-    size = model.ByteSize()
-    if size > _PROTOBUF_LIMIT:
-        raise InvalidModelError(f"{path} would have {size} bytes, and one ONNX file can't have more than 2 GiB.")
     _check_folder(path)
     _move_data(model, data_folder, path, copy_data=copy_data)
-    with _replacing(path) as temporary:
-        temporary.write_bytes(model.SerializeToString())
+    try:
+        with _replacing(path) as temporary, temporary.open("wb") as file:
+            if is_large(model):
+                write_model(model, file)
+            else:
+                file.write(model.SerializeToString())
+    except (EncodeError, ValueError):
+        raise InvalidModelError(f"{path} would be larger than 2 GiB, and one ONNX file can't be.") from None
 
 
 def copy_model(model: ModelProto, source: Path, target: Path, *, copy_data: bool = False) -> None:
@@ -133,6 +136,14 @@ def _tensors(model: ModelProto) -> Iterator[TensorProto]:
                     yield attribute.t
                 elif attribute.type == AttributeProto.TENSORS:
                     yield from attribute.tensors
+
+
+def _contents(path: Path) -> bytes | memoryview:
+    """The file's bytes, mapped where there are any, so that a large file isn't held twice."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _check_folder(path: Path) -> None:

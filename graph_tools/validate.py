@@ -14,8 +14,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetId
 from .errors import InvalidModelError
 from .scopes import Scope, all_scopes, subgraphs
 
-_SMALL_BYTES = 4096
-"""An initializer up to this size may be a shape that inference needs; its values go into the skeleton."""
+_SMALL = 1024
+"""An initializer of up to so many elements may be a shape that inference needs; its values go into the skeleton."""
 
 
 def check_model(model: ModelProto, name: str) -> None:
@@ -121,7 +121,7 @@ def _check_types(model: ModelProto) -> None:
 def _skeleton(model: ModelProto) -> ModelProto:
     graph = GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input, output=model.graph.output)
     for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.ByteSize() > _SMALL_BYTES:
+        if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > _SMALL:
             graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         else:
             graph.initializer.add().CopyFrom(tensor)

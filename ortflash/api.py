@@ -22,6 +22,7 @@ from .graph_tools import external_data, standard_attention
 from .graph_tools.edits import SiteEdit
 from .graph_tools.function_body import MIN_OPSET
 from .graph_tools.normal_form import Refusal
+from .graph_tools.overflow import repair_masks
 from .graph_tools.plan import Choice, Plan, make_plan
 from .graph_tools.report import Decision, ModelReport, SiteReport, describe_site
 from .graph_tools.restore import restore_calls
@@ -257,6 +258,7 @@ class _Work:
         apply_edits(model, list(edits.values()), build_call=build)
         for index in edits:
             self._set(index, "fused")
+        self._notes = repair_masks(model, list(edits.values()), folder=self.folder)
         return model
 
     def apply_verified(

@@ -29,7 +29,7 @@ class Comparison:
     worst: tuple[int, ...]
     """Where that error stands."""
     empty_rows: int
-    """Rows (last axis) that are NaN in the original and 0 in ours: listed, not failed."""
+    """Rows (last axis) that are NaN in the original and 0 (or let through) in ours: listed, not failed."""
     rows: int
     problem: str
     """"" where the arrays agree, else the end of a sentence."""
@@ -46,12 +46,18 @@ def machine_epsilon(dtype: np.dtype[np.generic]) -> float:
 
 
 def compare(
-    actual: Array, reordered: Array, truth: npt.NDArray[np.float64], *, relative_floor: float = 0.0
+    actual: Array,
+    reordered: Array,
+    truth: npt.NDArray[np.float64],
+    *,
+    relative_floor: float = 0.0,
+    nan_is_open: bool = False,
 ) -> Comparison:
     """Hold ``actual`` against ``truth``, with the bound that ``reordered`` and the element type give.
 
     ``relative_floor`` raises the floor to that share of the largest value. inf and NaN must stand in the same places,
-    but for rows that are NaN in ``truth`` or ``reordered`` and 0 in ``actual``.
+    but for rows that are NaN in ``truth`` and 0 in ``actual``, or anything where ``nan_is_open``. Where ``reordered``
+    alone is NaN or infinite, its type has overflowed and says nothing.
     """
     dtype = actual.dtype
     if actual.shape != truth.shape:
@@ -59,33 +65,38 @@ def compare(
     if truth.size == 0:
         return Comparison(0.0, 0.0, (), 0, 0, "")
     ours, other = actual.astype(np.float64), reordered.astype(np.float64)
-    undefined = np.isnan(truth) | np.isnan(other)
-    zeroed = undefined & (ours == 0)
-    row_axis = -1 if truth.ndim else ()
-    empty_rows = int(np.count_nonzero(np.any(zeroed, axis=row_axis)))
+    undefined = np.isnan(truth)
+    let_through = undefined & ~np.isnan(ours) & (nan_is_open | (ours == 0))
+    empty_rows = int(np.count_nonzero(np.any(let_through, axis=-1 if truth.ndim else ())))
     rows = int(np.prod(truth.shape[:-1], dtype=np.int64)) if truth.ndim else 1
-    place = _first(undefined & ~zeroed & ~np.isnan(ours))
+    place = _first(undefined & ~let_through & ~np.isnan(ours))
     if place is not None:
-        return Comparison(
-            np.inf, 0.0, place, empty_rows, rows, f"is {ours[place]:g} at {place}, where the original is NaN"
-        )
+        problem = f"is {ours[place]:g} at {place}, where the original is NaN"
+        return Comparison(np.inf, 0.0, place, empty_rows, rows, problem)
     place = _first(~undefined & (np.isnan(ours) | ((np.isinf(ours) | np.isinf(truth)) & (ours != truth))))
     if place is not None and not _overflows(other[place], ours[place]):
-        return Comparison(
-            np.inf, 0.0, place, empty_rows, rows, f"is {ours[place]:g} at {place} instead of {truth[place]:g}"
-        )
-    finite = np.isfinite(truth) & np.isfinite(ours) & np.isfinite(other)
+        problem = f"is {ours[place]:g} at {place} instead of {truth[place]:g}"
+        return Comparison(np.inf, 0.0, place, empty_rows, rows, problem)
+    finite = np.isfinite(truth) & np.isfinite(ours)
     if not finite.any():
         return Comparison(0.0, 0.0, (), empty_rows, rows, "")
-    difference = np.where(finite, np.abs(np.where(finite, ours, 0) - np.where(finite, truth, 0)), 0.0)
-    noise = float(np.max(np.abs(np.where(finite, other, 0) - np.where(finite, truth, 0))))
-    largest = float(np.max(np.abs(np.where(finite, truth, 0))))
+    difference = _difference(ours, truth, finite)
+    noise = float(_difference(other, truth, finite & np.isfinite(other)).max())
+    largest = float(np.max(np.abs(truth), where=finite, initial=0.0))
     floor = max(_FLOOR_ROUNDINGS.get(dtype.name, 32.0) * machine_epsilon(dtype), relative_floor) * largest
     bound = 2 * noise + floor
     worst = tuple(int(i) for i in np.unravel_index(int(np.argmax(difference)), difference.shape))
     error = float(difference[worst])
     problem = "" if error <= bound else f"is off by {error:.2g} at {worst}, and {bound:.2g} is allowed"
     return Comparison(error, bound, worst, empty_rows, rows, problem)
+
+
+def _difference(
+    left: npt.NDArray[np.float64], right: npt.NDArray[np.float64], where: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Absolute difference; 0 outside ``where``."""
+    difference: npt.NDArray[np.float64] = np.abs(np.where(where, left, 0.0) - np.where(where, right, 0.0))
+    return difference
 
 
 def _overflows(original: float, ours: float) -> bool:

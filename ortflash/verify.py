@@ -357,14 +357,14 @@ def notes_of(sites: Sequence[SiteCheck], outputs: Sequence[OutputCheck]) -> tupl
     """Sentences about rows that are NaN in the original and 0 in ours."""
     notes = []
     for check in sites:
-        rows = sum(comparison.empty_rows for comparison in check.comparisons)
-        if rows:
-            total = sum(comparison.rows for comparison in check.comparisons)
+        concerned = [comparison for comparison in check.comparisons if comparison.empty_rows]
+        if concerned:
+            rows, total = sum(c.empty_rows for c in concerned), sum(c.rows for c in concerned)
             notes.append(f"Site {check.site!r}: {rows} of {total} rows are NaN in the original and 0 in ours.")
     for output in outputs:
         if output.comparison.empty_rows:
             rows, total = output.comparison.empty_rows, output.comparison.rows
-            notes.append(f"Output {output.output!r}: {rows} of {total} rows are NaN in the original and 0 in ours.")
+            notes.append(f"Output {output.output!r}: {rows} of {total} rows are NaN in the original and not in ours.")
     return tuple(notes)
 
 
@@ -402,7 +402,7 @@ def _compare_outputs(
     if not _is_float(observed):
         same = actual.shape == observed.shape and np.array_equal(actual, observed)
         return Comparison(0.0, 0.0, (), 0, 0, "" if same else "differs from the original's")
-    return compare(actual, reordered, observed.astype(np.float64), relative_floor=floor)
+    return compare(actual, reordered, observed.astype(np.float64), relative_floor=floor, nan_is_open=True)
 
 
 def _margin(comparison: Comparison) -> float:

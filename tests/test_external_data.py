@@ -18,6 +18,7 @@ import ortflash
 from ortflash import api
 from ortflash.errors import InvalidModelError
 from ortflash.graph_tools.external_data import external_tensors, load_model, save_model
+from ortflash.graph_tools.stream import write_model
 from ortflash.runner import run_model
 
 BLOCK = Block(bias=True)
@@ -140,14 +141,29 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     target = tmp_path / "model.onnx"
     target.write_text("the old one")
 
-    def full(self: Path, data: bytes) -> int:
+    def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(InvalidModelError, match="No space left"):
         save_model(model_of(BLOCK), target)
     assert target.read_text() == "the old one"
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_large_model_is_written_field_by_field_to_the_same_bytes(tmp_path: Path) -> None:
+    model = model_of(BLOCK)
+    model.metadata_props.add(key="author", value="someone")
+    model.doc_string = ""  # set, and empty
+    model.graph.doc_string = "a graph"
+    ortflash.rewrite(model, verify=False)
+    for index in range(3):
+        weight = TensorProto(name=f"weight_{index}", data_type=TensorProto.INT8, dims=[90 << 20])
+        weight.raw_data = bytes([index]) * (90 << 20)
+        model.graph.initializer.append(weight)
+    with (tmp_path / "streamed.onnx").open("wb") as file:
+        write_model(model, file)
+    assert (tmp_path / "streamed.onnx").read_bytes() == model.SerializeToString()
 
 
 # ----------------------------------------------------------------------------------------------------------- D9: 2.2 GB

@@ -270,6 +270,47 @@ def test_somebody_else_reads_the_scores() -> None:
         assert refused.reason
 
 
+def with_padding_mask(fill: float, elem_type: int = TensorProto.FLOAT16) -> ModelProto:
+    """The bias is (1 - mask) * fill, computed from a 2-D mask as BERT does."""
+    block = Block(bias=True)
+    model = model_of(block, elem_type=elem_type)
+    dtype = helper.tensor_dtype_to_np_dtype(elem_type)
+    del model.graph.input[3]
+    model.graph.input.append(helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "sequence"]))
+    constants = {"one": np.array(1, dtype), "overflowed": np.array(fill, dtype), "axes": np.array([1, 2])}
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    nodes = [
+        helper.make_node("Unsqueeze", ["attention_mask", "axes"], ["mask_4d"], name="unsqueeze"),
+        helper.make_node("Cast", ["mask_4d"], ["mask_float"], name="cast", to=elem_type),
+        helper.make_node("Sub", ["one", "mask_float"], ["padding"], name="sub"),
+        helper.make_node("Mul", ["padding", "overflowed"], ["bias"], name="mul"),
+    ]
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    return model
+
+
+def test_a_mask_that_overflowed_in_fp16_is_repaired_and_said() -> None:
+    """D11: -3.4e38 became -inf, and 0 * -inf is NaN for every token that isn't masked."""
+    broken = with_padding_mask(-np.inf)
+    result = ortflash.rewrite(broken)
+    assert result.exit_code == 0
+    assert any("'mul'" in note and "repaired" in note and "-65504" in note for note in result.report.notes)
+    feed = {name: np.zeros_like(array) for name, array in feed_for(broken).items()}
+    feed["attention_mask"] = np.array([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
+    feed["value"] = np.arange(2 * 2 * 7 * 8, dtype=np.float16).reshape(2, 2, 7, 8) % 7
+    assert np.isnan(run_model(broken, feed)["output"]).all()
+    sound = run_model(with_padding_mask(-65504.0), feed)["output"]
+    np.testing.assert_allclose(run_model(result.model, feed)["output"], sound, rtol=0, atol=1e-2)
+
+
+def test_a_sound_mask_is_not_touched() -> None:
+    result = ortflash.rewrite(with_padding_mask(-65504.0))
+    assert result.exit_code == 0
+    assert not result.report.notes
+    assert "overflowed_finite" not in {tensor.name for tensor in result.model.graph.initializer}
+
+
 def in_branches() -> ModelProto:
     """If(flag): attention, else: attention with another scale, on outer q, k and v."""
     branches = []

@@ -150,7 +150,7 @@ def test_rows_that_are_nan_in_the_original_are_listed(tmp_path: Path) -> None:
     result = ortflash.rewrite(model, inputs=tmp_path / "feed.npz")
     assert result.exit_code == 0
     assert any("2 of 28 rows are NaN in the original and 0 in ours" in note for note in result.report.notes)
-    assert any("Output 'output'" in note for note in result.report.notes)
+    assert any("Output 'output'" in note for note in result.report.notes), result.report.notes
 
 
 def test_a_model_that_does_not_run_is_not_called_verified() -> None:
@@ -184,7 +184,17 @@ def test_compare_is_strict_about_inf_and_nan() -> None:
     listed = compare(np.where(np.isnan(undefined), 0, truth).astype(np.float32), good, undefined)
     assert listed.passed
     assert listed.empty_rows == 1
-    assert not compare(np.where(np.isnan(undefined), 7, truth).astype(np.float32), good, undefined).passed
+    seven = np.where(np.isnan(undefined), 7, truth).astype(np.float32)
+    assert not compare(seven, good, undefined).passed
+    assert compare(seven, good, undefined, nan_is_open=True).passed
+
+
+def test_compare_looks_past_the_overflow_of_the_model_s_own_type() -> None:
+    """Two planes of -65504 add up to -inf in fp16, and a row of them to NaN; ours is held against float64."""
+    truth = np.array([[0.5, 0.25]])
+    own = np.array([[np.nan, 0.25]], np.float16)
+    assert compare(truth.astype(np.float16), own, truth).passed
+    assert not compare((truth + 0.1).astype(np.float16), own, truth).passed
 
 
 def test_compare_allows_twice_the_reordered_error() -> None:
