@@ -5,10 +5,10 @@
 #   make corpus     rewrite, run and check each model of the corpus, one row each
 #   make bench      speed on this machine, as in the README
 #   make gpu-test   the tests that need an NVIDIA GPU; installs nothing and uses the machine's own python3
-#   make nightly    everything, with far more random cases and freshly exported models
+#   make nightly    everything, with far more random cases, sanitizers and freshly exported models
 #
 # Variables: PYTHON, CXX, ORTFLASH_CUDA, ORTFLASH_CUDA_ARCHITECTURES (scripts/setup_venv.sh); PYTEST_ARGS, CORPUS_ARGS.
-.PHONY: demo test corpus bench gpu-test nightly lint setup setup-export
+.PHONY: demo test corpus bench gpu-test nightly lint sanitize setup setup-export
 .DEFAULT_GOAL := demo
 MAKEFLAGS += --no-print-directory
 
@@ -37,7 +37,7 @@ gpu-test:
 	@scripts/source_tree.sh
 	@PYTHONPATH=build/tree:$$PYTHONPATH $(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
 
-nightly: setup-export lint
+nightly: setup-export lint sanitize
 	@$(BIN)/pytest $(WORKERS) --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 lint: setup
@@ -48,6 +48,9 @@ lint: setup
 	@MYPYPATH=build/tree $(BIN)/mypy --config-file pyproject.toml -p ortflash
 	@MYPYPATH=build/tree:tests $(BIN)/mypy tests/*.py
 	@for script in $(SCRIPTS); do $(BIN)/mypy $$script || exit 1; done
+
+sanitize: setup
+	@scripts/sanitize.sh
 
 setup:
 	@scripts/setup_venv.sh
