@@ -7,6 +7,7 @@
 
 #include "flash_attention_schema.h"
 #include "tensorrt/abi/logger.h"
+#include "tensorrt/library.h"
 
 namespace ortflash::trt {
 namespace {
@@ -15,32 +16,29 @@ namespace {
 std::atomic<abi::bare::LoggerFinder*> bare_finder{nullptr};
 std::atomic<abi::versioned::LoggerFinder*> versioned_finder{nullptr};
 
-enum class Layout : uint8_t { kBare, kVersioned, kUnknown };
-
-// Which layout `object` has, from the version of the TensorRT library whose code it runs.
-Layout layout_of(const void* object) {
-  const void* vtable = *static_cast<const void* const*>(object);
-  Dl_info library;
-  if (dladdr(vtable, &library) == 0) return Layout::kUnknown;
-  void* handle = dlopen(library.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  if (handle == nullptr) return Layout::kUnknown;
-  using VersionFunction = int32_t (*)();
-  const auto version_function = reinterpret_cast<VersionFunction>(dlsym(handle, "getInferLibVersion"));
-  const int32_t version = version_function == nullptr ? 0 : version_function();
-  dlclose(handle);
-
-  if (version >= 110000) return Layout::kVersioned;                              // TensorRT 11
-  if (version >= 100000) return Layout::kBare;                                   // TensorRT 10
-  if (version >= 10700) return Layout::kVersioned;                               // TensorRT-RTX 1.7
-  return version >= 8000 && version < 10000 ? Layout::kBare : Layout::kUnknown;  // TensorRT 8 and 9
+// Both return whether there was a logger.
+template <typename Logger>
+bool log_to(Logger* logger, const char* message) {
+  if (logger != nullptr) logger->log(abi::Severity::kERROR, message);
+  return logger != nullptr;
+}
+bool log_to_library(const Library& library, const char* message) {
+  if (library.handle == nullptr) return false;
+  const auto get_logger = reinterpret_cast<void* (*)()>(dlsym(library.handle, "getLogger"));
+  if (get_logger == nullptr) return false;
+  if (library.has_versioned_interfaces()) return log_to(static_cast<abi::versioned::Logger*>(get_logger()), message);
+  return log_to(static_cast<abi::bare::Logger*>(get_logger()), message);
 }
 
 }  // namespace
 
 void set_logger_finder(void* finder) {
-  const Layout layout = finder == nullptr ? Layout::kUnknown : layout_of(finder);
-  bare_finder = layout == Layout::kBare ? static_cast<abi::bare::LoggerFinder*>(finder) : nullptr;
-  versioned_finder = layout == Layout::kVersioned ? static_cast<abi::versioned::LoggerFinder*>(finder) : nullptr;
+  const Library library = finder == nullptr ? Library{} : library_of(finder);
+  const bool versioned = library.has_versioned_interfaces();
+  // TensorRT-RTX before 1.7 was never looked into: it gets no log of ours.
+  const bool bare = library.version != 0 && !versioned && !library.is_rtx();
+  versioned_finder = versioned ? static_cast<abi::versioned::LoggerFinder*>(finder) : nullptr;
+  bare_finder = bare ? static_cast<abi::bare::LoggerFinder*>(finder) : nullptr;
 }
 
 void log_error(const char* node_name, const Status& status) {
@@ -50,12 +48,15 @@ void log_error(const char* node_name, const Status& status) {
   } else {
     std::snprintf(message, sizeof(message), "%s node '%s': %s.", schema::kOpName, node_name, status.message);
   }
-  if (abi::versioned::LoggerFinder* finder = versioned_finder) {
-    if (abi::versioned::Logger* logger = finder->findLogger()) return logger->log(abi::Severity::kERROR, message);
+  // TensorRT 8.6 hands a finder only to plugins that are stored in engines, and a finder finds nothing outside a build
+  // or a run; then the library's own logger, that of its first builder or runtime, is the one that there is.
+  if (abi::versioned::LoggerFinder* finder = versioned_finder; finder != nullptr) {
+    if (log_to(finder->findLogger(), message)) return;
   }
-  if (abi::bare::LoggerFinder* finder = bare_finder) {
-    if (abi::bare::Logger* logger = finder->findLogger()) return logger->log(abi::Severity::kERROR, message);
+  if (abi::bare::LoggerFinder* finder = bare_finder; finder != nullptr) {
+    if (log_to(finder->findLogger(), message)) return;
   }
+  if (log_to_library(loaded_library(), message)) return;
   std::fprintf(stderr, "ortflash: %s\n", message);
 }
 

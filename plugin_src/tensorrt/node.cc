@@ -41,6 +41,13 @@ schema::Type schema_type(DataType type) {
   }
 }
 
+Status check_count(int32_t input_count) {
+  constexpr int32_t kLeast = 3, kMost = schema::kInputCount;
+  if (input_count >= kLeast && input_count <= kMost) return {};
+  return make_status(StatusCode::kInvalidArgument, "there are %d inputs, but %d to %d are possible", input_count,
+                     kLeast, kMost);
+}
+
 bool is_mask(int32_t input) { return schema::kInputs[input].types == schema::kTypeBool; }
 
 // The type of an input as the schema has it.
@@ -77,10 +84,7 @@ bool Node::takes(int32_t position, int32_t input_count, DataType type, nvinfer1:
 }
 
 Status Node::output_type(int32_t index, const DataType* types, int32_t input_count, DataType* type) const {
-  if (input_count < 3 || input_count > static_cast<int32_t>(schema::kInputCount)) {
-    return make_status(StatusCode::kInvalidArgument, "there are %d inputs, but 3 to %zu are possible", input_count,
-                       size_t{schema::kInputCount});
-  }
+  if (Status status = check_count(input_count); !status.ok()) return status;
   for (int32_t i = 0; i < input_count; ++i) {
     if (takes(i, input_count, types[i], nvinfer1::TensorFormat::kLINEAR, types[schema::kInputQuery])) continue;
     return make_status(StatusCode::kInvalidArgument, "input '%s' has a type that FlashAttention does not take there%s",
@@ -121,9 +125,10 @@ Status Node::output_shape(int32_t index, const DimsExprs* inputs, int32_t input_
 }
 
 Status Node::check_constant_shapes(const DimsExprs* inputs, int32_t input_count) const {
+  if (Status status = check_count(input_count); !status.ok()) return status;
   TensorView views[schema::kInputCount];
   bool constant = true;
-  for (int32_t i = 0; i < std::min<int32_t>(input_count, schema::kInputCount); ++i) {
+  for (int32_t i = 0; i < input_count; ++i) {
     const uint32_t types = schema::kInputs[i].types;
     views[i].type = is_mask(i) && !kMasksAreInt32                                ? DataType::kBOOL
                     : (types & (schema::kTypeQuery | schema::kTypeFloat32)) != 0 ? DataType::kFLOAT
@@ -152,10 +157,7 @@ Status Node::check_constant_shapes(const DimsExprs* inputs, int32_t input_count)
 }
 
 Status Node::make_params(const TensorView* inputs, int32_t input_count, AttentionParams* params) const {
-  if (input_count < 3 || input_count > static_cast<int32_t>(schema::kInputCount)) {
-    return make_status(StatusCode::kInvalidArgument, "there are %d inputs, but 3 to %zu are possible", input_count,
-                       size_t{schema::kInputCount});
-  }
+  if (Status status = check_count(input_count); !status.ok()) return status;
   int64_t shapes[schema::kInputCount][Dims::MAX_DIMS];
   Tensor tensors[schema::kInputCount];
   for (int32_t i = 0; i < input_count; ++i) {

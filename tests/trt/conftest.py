@@ -1,0 +1,81 @@
+"""What the TensorRT tests share: the built plugins, the drivers, and pip's TensorRT-RTX, which needs no GPU to build."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from driver import Driver, build_driver
+
+from ortflash.engine import runtime
+from ortflash.errors import LibraryError
+
+ROOT = Path(__file__).resolve().parents[2]
+RTX_VERSION = "1.7.1.116"
+
+
+def _plugin(major: int) -> str:
+    try:
+        return runtime.get_trt_plugin_path(tensorrt_major=major)
+    except LibraryError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def plugin_v3() -> str:
+    """Path of the plugin for TensorRT 10 and newer."""
+    return _plugin(10)
+
+
+@pytest.fixture(scope="session")
+def plugin_v2() -> str:
+    """Path of the plugin for TensorRT 8.6."""
+    return _plugin(8)
+
+
+@pytest.fixture(scope="session")
+def driver_v3(plugin_v3: str, tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """Somebody in the place of TensorRT 10."""
+    return Driver(build_driver(3, tmp_path_factory.mktemp("driver")), plugin_v3, tensorrt_version=100000)
+
+
+@pytest.fixture(scope="session")
+def driver_v2(plugin_v2: str, tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """Somebody in the place of TensorRT 8.6."""
+    return Driver(build_driver(2, tmp_path_factory.mktemp("driver")), plugin_v2, tensorrt_version=8600)
+
+
+@pytest.fixture(scope="session")
+def rtx_folder() -> Path:
+    """A folder with TensorRT-RTX for this Python, downloaded once (95 MB); skips where it can't be had."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = ROOT / ".cache" / "tensorrt-rtx" / f"{RTX_VERSION}-py{version}"
+    if not (folder / "complete").is_file():
+        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target"]
+        result = subprocess.run(
+            [*command, str(unfinished), f"tensorrt-rtx=={RTX_VERSION}"], capture_output=True, text=True, check=False
+        )
+        if result.returncode != 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            pytest.skip(f"tensorrt-rtx can't be installed here: {result.stderr.strip().splitlines()[-1]}")
+        (unfinished / "complete").touch()
+        if folder.exists():  # another worker was faster
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rtx(rtx_folder: Path, plugin_v3: str) -> Iterator[ModuleType]:
+    """TensorRT-RTX in this process, with our plugin loaded."""
+    sys.path.append(str(rtx_folder))
+    yield runtime.load_trt_plugin(runtime.import_tensorrt("rtx"))
+    sys.path.remove(str(rtx_folder))
