@@ -80,19 +80,6 @@ add(
     o = MatMul(p, v) }
     """,
 )
-add(
-    "softmax_in_a_function",
-    """
-    kt = Transpose<perm=[0,1,3,2]>(k)
-    raw = MatMul(q, kt)
-    s = Mul(raw, scale)
-    p = local.Normalize(s)
-    y = MatMul(p, v)
-    """,
-    domains=("local",),
-    fusable=0,
-    functions=LOCAL + "Normalize (s) => (p) { p = Softmax<axis=-1>(s) }",
-)
 
 # fused ops as inputs
 
@@ -100,7 +87,8 @@ for _name, _inputs, _call, _out in (
     ("plain", QKV, "Attention(q, k, v)", Y),
     ("causal", QKV, "Attention<is_causal=1, scale=0.2>(q, k, v)", Y),
     ("bool_mask", f"{QKV}, bool[B,1,S,T] keep", "Attention(q, k, v, keep)", Y),
-    ("float_mask", f"{QKV}, float[S,T] bias", "Attention<softcap=5.0>(q, k, v, bias)", Y),
+    ("float_mask", f"{QKV}, float[S,T] bias", "Attention(q, k, v, bias)", Y),
+    ("softcap", QKV, "Attention<softcap=5.0>(q, k, v)", Y),
     (
         "three_dims",
         "float[B,S,64] q, float[B,T,32] k, float[B,T,32] v",
@@ -338,4 +326,13 @@ add(
     """
     + END,
     outputs=f"{Y}, float[B,4,16,T] kt",
+)
+add(
+    "gqa_without_cache_outputs",
+    "y = com.microsoft.GroupQueryAttention<num_heads=4, kv_num_heads=2>(q, k, v, , , seqlens, total)",
+    inputs="float[B,S,64] q, float[B,S,32] k, float[B,S,32] v, int32[B] seqlens, int32 total",
+    outputs=ROWS,
+    constants="",
+    domains=MS,
+    **_gqa,
 )

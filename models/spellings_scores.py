@@ -196,12 +196,6 @@ masked(
     constants="float low = {-1e4}",
 )
 masked(
-    "mask_where_then_add",
-    "a = Where(keep, s, low)  m = Add(a, bias)",
-    mask="bool[S,T] keep, float[B,1,1,T] bias",
-    constants="float low = {-1e4}",
-)
-masked(
     "mask_add_then_where",
     "a = Add(s, bias)  m = Where(keep, a, low)",
     mask="bool[S,T] keep, float[1,4,S,T] bias",

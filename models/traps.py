@@ -26,7 +26,7 @@ class Trap:
     why: str
     """What makes fusing it wrong."""
     says: str
-    """Regular expression that the refusal's node, rule or reason has to match."""
+    """Regular expression that the refusal's reason has to match; empty where there is no softmax to refuse."""
     fused: int
     """Clean sites beside the trap, which are fused all the same."""
 
@@ -46,12 +46,15 @@ def trap(
     inputs: str = QKV,
     outputs: str = Y,
     constants: str = "float scale = {0.25}",
+    functions: str = "",
     opset: int = 17,
     domains: tuple[str, ...] = (),
     **given: NDArray[np.generic],
 ) -> None:
     """Register a trap; see :func:`graph_text.parse` for the text's parts."""
-    model = parse(body, inputs=inputs, outputs=outputs, constants=constants, opset=opset, domains=domains)
+    model = parse(
+        body, inputs=inputs, outputs=outputs, constants=constants, functions=functions, opset=opset, domains=domains
+    )
     TRAPS[name] = Trap(name, model, draw_inputs(model, **given), why, says, fused)
 
 
@@ -62,7 +65,7 @@ trap(
     p = Softmax<axis=-1>(back)  y = MatMul(p, v)""",
     inputs=f"{QKV}, float[4,4] mix",
     why="each head's softmax reads the scores of all heads",
-    says="MatMul|mix",
+    says="heads|MatMul",
 )
 trap(
     "talking_heads_after",
@@ -71,21 +74,21 @@ trap(
     back = Transpose<perm=[0,3,1,2]>(mixed)  y = MatMul(back, v)""",
     inputs=f"{QKV}, float[4,4] mix",
     why="heads are mixed between softmax and values",
-    says="MatMul|mix|Transpose",
+    says="sum over the keys|MatMul",
 )
 trap(
     "probabilities_are_an_output",
     SCORES + "p = Softmax<axis=-1>(s)  y = MatMul(p, v)",
     outputs=f"{Y}, float[B,4,S,T] p",
     why="somebody wants the probabilities, which the fused op never forms",
-    says="output",
+    says="output of the graph",
 )
 trap(
     "probabilities_are_read_again",
     SCORES + "p = Softmax<axis=-1>(s)  y = MatMul(p, v)  mean = ReduceMean<axes=[1], keepdims=0>(p)",
     outputs=f"{Y}, float[B,S,T] mean",
     why="a mean over heads reads the probabilities",
-    says="ReduceMean|read|consumer|also",
+    says="read by 2 nodes",
 )
 trap(
     "clean_layer_beside_a_read_one",
@@ -94,7 +97,7 @@ trap(
     raw2 = MatMul(a, kt)  s2 = Mul(raw2, scale)  p2 = Softmax<axis=-1>(s2)  y = MatMul(p2, v)""",
     outputs=f"{Y}, float[B,S,T] mean",
     why="only the first layer's probabilities are read again",
-    says="ReduceMean|read|consumer|also",
+    says="read by 2 nodes",
     fused=1,
 )
 trap(
@@ -102,20 +105,20 @@ trap(
     SCORES + "p = Softmax<axis=-1>(s)  y = MatMul(p, v)",
     outputs=f"{Y}, float[B,4,S,T] s",
     why="somebody wants the scores",
-    says="output",
+    says="output of the graph",
 )
 trap(
     "raw_scores_are_read_again",
     SCORES + "p = Softmax<axis=-1>(s)  u = MatMul(p, v)  top = ReduceMax<keepdims=0>(raw)  y = Add(u, top)",
     why="the scores before the scale are read by somebody else",
-    says="ReduceMax|read|consumer|also",
+    says="also read by ReduceMax",
 )
 trap(
     "training_dropout",
     SCORES + "p = Softmax<axis=-1>(s)  d, kept = Dropout(p, ratio, training)  y = MatMul(d, v)",
     constants="float scale = {0.25}, float ratio = {0.5}, bool training = {1}",
     why="the Dropout is live: training_mode is true",
-    says="Dropout|training",
+    says="Dropout",
 )
 trap(
     "dropout_mode_unknown",
@@ -124,34 +127,34 @@ trap(
     constants="float scale = {0.25}, float ratio = {0.5}",
     training=np.array(False),
     why="whether the Dropout is live is a graph input",
-    says="Dropout|training",
+    says="Dropout",
 )
 trap(
     "masked_after_softmax",
     SCORES + "p = Softmax<axis=-1>(s)  f = Cast<to=1>(keep)  w = Mul(p, f)  y = MatMul(w, v)",
     inputs=f"{QKV}, bool[B,1,1,T] keep",
     why="rows of the masked probabilities no longer sum to one",
-    says="Mul",
+    says="no longer sums to 1",
 )
 trap(
     "gated_after_softmax",
     SCORES + "p = Softmax<axis=-1>(s)  g = Sigmoid(gate)  w = Mul(p, g)  y = MatMul(w, v)",
     inputs=f"{QKV}, float[B,4,S,T] gate",
     why="probabilities are multiplied by a tensor over the keys",
-    says="Mul",
+    says="no longer sums to 1",
 )
 trap(
     "linear_attention",
     """qs = Softmax<axis=-1>(q)  ks = Softmax<axis=-2>(k)  kt = Transpose<perm=[0,1,3,2]>(ks)
     context = MatMul(kt, v)  y = MatMul(qs, context)""",
     why="softmax over features of q and over tokens of k: there are no scores",
-    says="MatMul|score|graph input|product",
+    says="no product of query and key",
 )
 trap(
     "softmax_over_queries",
     SCORES + "p = Softmax<axis=2>(s)  y = MatMul(p, v)",
     why="the softmax runs over the queries, the product sums over the keys",
-    says="axis",
+    says="sum over the keys|axis",
 )
 trap(
     "softmax_over_heads",
@@ -165,7 +168,7 @@ trap(
     inputs=f"{QKV}, float[B,4,T,16] w",
     outputs=f"{Y}, float[B,4,S,16] z",
     why="one softmax serves two values; fusing either leaves the scores alive",
-    says="read|consumer|also|MatMul",
+    says="read by 2 nodes",
 )
 trap(
     "difference_of_two_softmaxes",
@@ -174,14 +177,14 @@ trap(
     p2s = Mul(p2, scale)  p = Sub(p1, p2s)  y = MatMul(p, v)""",
     inputs=f"{QKV}, float[B,4,16,T] k2",
     why="differential attention subtracts one softmax from another",
-    says="Sub|Mul",
+    says="Sub",
 )
 trap(
     "scores_times_a_matrix",
     SCORES + "m = Mul(s, gate)  p = Softmax<axis=-1>(m)  y = MatMul(p, v)",
     inputs=f"{QKV}, float[B,1,S,T] gate",
     why="the scores are multiplied by a tensor that differs from key to key",
-    says="Mul",
+    says="isn't one number",
 )
 trap(
     "scale_differs_from_key_to_key",
@@ -189,7 +192,7 @@ trap(
     inputs=f"{QKV}, float[T] c",
     constants="",
     why="a vector over the keys is no scale",
-    says="Mul",
+    says="isn't one number",
 )
 trap(
     "router",
@@ -202,7 +205,7 @@ trap(
     + ",".join(["0.5"] * 64)
     + "}",
     why="keys and values are constants of the model: a small lookup, not attention",
-    says="constant|initializer|weight",
+    says="constant matrix",
 )
 trap(
     "classifier",
@@ -210,14 +213,14 @@ trap(
     inputs="float[B,10] x, float[10,16] w",
     outputs="float[B,16] y",
     why="a classifier's softmax: its logits are no product",
-    says="graph input|score|product|MatMul",
+    says="no product of query and key",
 )
 trap(
     "no_second_product",
     SCORES + "y = Softmax<axis=-1>(s)",
     outputs="float[B,4,S,T] y",
     why="only the probabilities are computed",
-    says="output",
+    says="output of the graph",
 )
 trap(
     "top_k_scores",
@@ -226,7 +229,7 @@ trap(
     drop = Less(s, worst)  m = Where(drop, low, s)  p = Softmax<axis=-1>(m)  y = MatMul(p, v)""",
     constants="float scale = {0.25}, int64[1] three = {3}, float low = {-inf}",
     why="which keys take part depends on the scores",
-    says="TopK|Where|Less|read|consumer|also|depend",
+    says="also read by TopK",
 )
 trap(
     "relu_on_scores",
@@ -255,14 +258,14 @@ trap(
     z = ReduceSum<keepdims=1>(other, axes)  p = Div(e, z)  y = MatMul(p, v)""",
     constants="float scale = {0.25}, int64[1] axes = {-1}",
     why="the divisor isn't the sum of the exponentials",
-    says=".",
+    says="",
 )
 trap(
     "sum_over_the_wrong_axis",
     SCORES + "e = Exp(s)  z = ReduceSum<keepdims=1>(e, axes)  p = Div(e, z)  y = MatMul(p, v)",
     constants="float scale = {0.02}, int64[1] axes = {2}",
     why="normalised over the queries",
-    says=".",
+    says="sum over the keys|axis",
 )
 trap(
     "double_precision",
@@ -271,7 +274,7 @@ trap(
     outputs="double[B,4,S,16] y",
     constants="double scale = {0.25}",
     why="the operator has no fp64",
-    says="double|float64|fp64|type",
+    says="double",
 )
 trap(
     "quantised_probabilities",
@@ -305,7 +308,23 @@ trap(
     constants="",
     opset=23,
     why="the standard op's qk_matmul_output is wanted",
-    says="qk_matmul_output|output|scores",
+    says="further output",
+)
+trap(
+    "mask_before_a_bias",
+    SCORES + "a = Where(keep, s, low)  m = Add(a, bias)  p = Softmax<axis=-1>(m)  y = MatMul(p, v)",
+    inputs=f"{QKV}, bool[S,T] keep, float[B,1,1,T] bias",
+    constants="float scale = {0.25}, float low = {-10000.0}",
+    why="a bias added to a finite mask: the fused op applies its mask after the bias",
+    says="followed by another term",
+)
+trap(
+    "softmax_in_a_local_function",
+    SCORES + "p = local.Normalize(s)  y = MatMul(p, v)",
+    functions='<domain: "local", opset_import: ["" : 17]>\nNormalize (s) => (p) { p = Softmax<axis=-1>(s) }',
+    domains=("local",),
+    why="the softmax alone is a function of its own: the site crosses the function's border",
+    says="no product of query and key",
 )
 
 

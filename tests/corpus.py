@@ -34,7 +34,7 @@ from ortflash.criterion import Comparison, compare
 from ortflash.errors import OrtflashError
 from ortflash.library import import_onnxruntime
 from ortflash.runner import run_model
-from ortflash.verify import WHOLE_MODEL_FLOOR, run_in_float64
+from ortflash.verify import WHOLE_MODEL_FLOOR, float_types, run_in_float64
 
 ROOT = Path(__file__).parents[1]
 ARCHIVE = ROOT.parent / "shared" / "corpus.tar.xz"
@@ -121,15 +121,14 @@ def run_without_library(model: onnx.ModelProto, feed: Values) -> Values:
     return dict(zip(names, session.run(names, {k: v for k, v in feed.items() if k in known}), strict=True))
 
 
-def compare_outputs(actual: Values, original: Values, truth: Values) -> Iterator[tuple[str, Comparison]]:
-    """Each output against float64, with twice the original's own error and a floor as bound."""
+def compare_outputs(actual: Values, original: Values, truth: Values, floor: float) -> Iterator[tuple[str, Comparison]]:
+    """Each output against float64, with twice the original's own error and a share of its largest value as bound."""
     for name, ours in actual.items():
         reordered = original[name]
         if ours.dtype.kind != "f":
             same = np.array_equal(ours, reordered)
             yield name, Comparison(0.0, 0.0, (), 0, 0, "" if same else "differs")
             continue
-        floor = WHOLE_MODEL_FLOOR.get(ours.dtype.name, 1e-9)
         yield name, compare(ours, reordered, truth[name].astype(np.float64), relative_floor=floor)
 
 
@@ -165,16 +164,19 @@ def _rewrite_and_run(path: Path, outcome: Outcome) -> dict[str, Any]:
         faults.append(f"{outcome.fusable - result.fused} of {outcome.fusable} sites missed ({'; '.join(refusals)})")
     if result.fused > outcome.fusable + outcome.optional:
         faults.append(f"{result.fused - outcome.fusable} sites fused that must not be")
+    if result.verification is not None and not result.verification.model_passed:
+        faults.append("verification says that an output differs")
     worst = 0.0
     if result.fused:
         expected = run_model(original, feed)
         truth: Values = dict(run_in_float64(original, feed))
+        floor = max(WHOLE_MODEL_FLOOR[elem_type] for elem_type in float_types(original))
         ways = {
             "with the library": run_model(result.model, feed),
             "without it": run_without_library(result.model, feed),
         }
         for way, values in ways.items():
-            for output, comparison in compare_outputs(values, expected, truth):
+            for output, comparison in compare_outputs(values, expected, truth, floor):
                 worst = max(worst, comparison.error / comparison.bound if comparison.bound else 0.0)
                 if not comparison.passed:
                     faults.append(f"output {output} {way} {comparison.problem}")
