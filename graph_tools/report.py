@@ -13,7 +13,12 @@ from .plan import site_sizes
 
 Decision = Literal["fusable", "fused", "refused", "skipped", "rolled back"]
 
-_ITEM_BYTES: Mapping[int, int] = {TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2, TensorProto.DOUBLE: 8}
+_ITEM_BYTES: Mapping[int, int] = {
+    TensorProto.FLOAT: 4,
+    TensorProto.FLOAT16: 2,
+    TensorProto.BFLOAT16: 2,
+    TensorProto.DOUBLE: 8,
+}
 _TYPE_NAMES: Mapping[int, str] = {TensorProto.FLOAT: "fp32", TensorProto.FLOAT16: "fp16", TensorProto.BFLOAT16: "bf16"}
 
 
@@ -82,7 +87,7 @@ class ModelReport:
 
     model: str
     opset: int
-    target: str
+    target: Literal["ort", "onnx"]
     sites: tuple[SiteReport, ...]
     already_fused: int = 0
     """FlashAttention nodes that were in the file before."""

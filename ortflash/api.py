@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
+from .drawing import SiteDrawing, draw_site
 from .errors import InvalidModelError, OrtflashError
+from .extract import Cutter
 from .graph_tools import external_data, standard_attention
 from .graph_tools.edits import SiteEdit
 from .graph_tools.function_body import MIN_OPSET
@@ -79,6 +81,18 @@ def inspect(model: PathLike | ModelProto, *, target: Target = "ort") -> ModelRep
         InvalidModelError: the file is missing or broken.
     """
     return _Work(model, target).report()
+
+
+def draw(model: PathLike | ModelProto, *, target: Target = "ort") -> dict[str, SiteDrawing]:
+    """Each site that can be fused as a graph, before and after, by its name.
+
+    Raises:
+        InvalidModelError: the file is missing or broken.
+    """
+    work = _Work(model, target)
+    cutter = Cutter(work.model)
+    edits = [edit for edit in work.edits.values() if isinstance(edit, SiteEdit)]
+    return {edit.site.name: draw_site(edit, cutter) for edit in edits}
 
 
 def rewrite(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -95,10 +95,11 @@ def inspect(
     """
     from . import api, console
 
+    write_report = _report_writer(report, model, target)
     found = api.inspect(model, target=target)
     if plan is not None:
         _write(plan, api.plan_of(found).to_json())
-    _write_report(report, found)
+    write_report(found)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -131,6 +132,7 @@ def rewrite(
     """
     from . import api, console
 
+    write_report = _report_writer(report, model, target)
     with progress_bar() as progress:
         result = api.rewrite(
             model,
@@ -147,7 +149,7 @@ def rewrite(
             copy_unchanged=output is not None,
             progress=progress,
         )
-    _write_report(report, result.report)
+    write_report(result.report)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
     else:
@@ -262,15 +264,21 @@ def _shapes(texts: Sequence[str] | None) -> Mapping[str, Sequence[int]] | None:
     return dict(parse_shape(text) for text in texts) if texts else None
 
 
-def _write_report(path: Path | None, report: ModelReport) -> None:
+def _report_writer(path: Path | None, model: Path, target: Literal["ort", "onnx"]) -> Callable[[ModelReport], None]:
+    """What writes the report when it is known; whether it can is checked now, and graphs are drawn before they go."""
     if path is None:
-        return
+        return lambda report: None
     if path.suffix == ".json":
-        _write(path, json.dumps(report.to_dict(), indent=2) + "\n")
-    elif path.suffix == ".md":
-        _write(path, report.to_markdown())
-    else:
-        raise OrtflashError(f"A report is a .json or .md file, not {path.name!r}.")
+        return lambda report: _write(path, json.dumps(report.to_dict(), indent=2) + "\n")
+    if path.suffix == ".md":
+        return lambda report: _write(path, report.to_markdown())
+    if path.suffix == ".html":
+        from . import api
+        from .html_report import render
+
+        drawings = api.draw(model, target=target)
+        return lambda report: _write(path, render(report, drawings))
+    raise OrtflashError(f"A report is a .html, .json or .md file, not {path.name!r}.")
 
 
 def _write(path: Path, text: str) -> None:
