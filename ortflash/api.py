@@ -83,8 +83,8 @@ def inspect(model: PathLike | ModelProto, *, target: Target = "ort") -> ModelRep
     return _Work(model, target).report()
 
 
-def draw(model: PathLike | ModelProto, *, target: Target = "ort") -> dict[str, SiteDrawing]:
-    """Each site that can be fused as a graph, before and after, by its name.
+def draw(model: PathLike | ModelProto, *, target: Target = "ort") -> dict[tuple[str, str], SiteDrawing]:
+    """Each site that can be fused as a graph, before and after, by the graph that it lies in and its name.
 
     Raises:
         InvalidModelError: the file is missing or broken.
@@ -92,7 +92,7 @@ def draw(model: PathLike | ModelProto, *, target: Target = "ort") -> dict[str, S
     work = _Work(model, target)
     cutter = Cutter(work.model)
     edits = [edit for edit in work.edits.values() if isinstance(edit, SiteEdit)]
-    return {edit.site.name: draw_site(edit, cutter) for edit in edits}
+    return {(edit.site.graph, edit.site.name): draw_site(edit, cutter) for edit in edits}
 
 
 def rewrite(
@@ -208,7 +208,7 @@ def verify(
     verifier = _verifier(work, edits, inputs, shapes, folder)
     sites = verifier.check_sites(edits, other, _counted(progress, "verifying", len(edits)))
     outputs = verifier.check_model(other)
-    return Verification(tuple(sites), tuple(outputs), notes_of(sites, outputs))
+    return Verification(tuple(sites), tuple(outputs), (*verifier.notes, *notes_of(sites, outputs)))
 
 
 class _Work:
@@ -292,8 +292,9 @@ class _Work:
         if len(kept) < len(edits):
             result = self.apply(kept)
         outputs = verifier.check_model(result) if kept else []
-        verification = Verification(tuple(checks), tuple(outputs), notes_of(checks, outputs))
-        self._notes += verification.notes
+        notes = (*verifier.notes, *notes_of(checks, outputs))
+        verification = Verification(tuple(checks), tuple(outputs), notes)
+        self._notes += notes
         return result, verification
 
     def write_unchanged(self, output: PathLike | None, copy_data: bool) -> Path | None:

@@ -1,4 +1,4 @@
-"""Cut a piece out of a model so that it can run alone, and turn it into float64.
+"""Cut a piece out of a model so that it can run alone.
 
 A piece reaches from given border tensors to some outputs. What else it needs is taken along: constants as they are,
 other tensors as inputs (:attr:`Piece.extra_inputs`).
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import (
-    AttributeProto,
     FunctionProto,
     GraphProto,
     ModelProto,
@@ -26,7 +25,6 @@ from onnx import (
 
 from .graph_tools.scopes import all_scopes, subgraphs
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _SHAPE_OPS = ("Shape", "Size")
 
 
@@ -137,17 +135,6 @@ def standalone(
     )
 
 
-def in_float64(model: ModelProto) -> ModelProto:
-    """The same model with every float tensor, constant and cast widened to float64."""
-    wide = ModelProto()
-    wide.CopyFrom(model)
-    _widen_graph(wide.graph)
-    for function in wide.functions:
-        for node in function.node:
-            _widen_node(node)
-    return wide
-
-
 @dataclass(frozen=True)
 class _Table:
     """What a scope sees, the scopes around it included."""
@@ -192,42 +179,3 @@ def _reads(node: NodeProto) -> list[str]:
         reads += [name for inner in graph.node for name in _reads(inner) if name not in own]
         reads += [value.name for value in graph.output if value.name not in own]
     return reads
-
-
-def _widen_graph(graph: GraphProto) -> None:
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        if value.type.tensor_type.elem_type in _FLOATS:
-            value.type.tensor_type.elem_type = TensorProto.DOUBLE
-    for node in graph.node:
-        _widen_node(node)
-
-
-def _widen_node(node: NodeProto) -> None:
-    for attribute in node.attribute:
-        if attribute.name in ("to", "dtype") and attribute.i in _FLOATS:
-            attribute.i = TensorProto.DOUBLE
-        elif attribute.type == AttributeProto.TENSOR:
-            _widen_tensor(attribute.t)
-        elif node.op_type == "Constant" and attribute.type in (AttributeProto.FLOAT, AttributeProto.FLOATS):
-            _float_to_tensor(attribute)
-    if node.op_type == "ConstantOfShape" and not node.attribute:
-        zero = onnx.helper.make_tensor("value", TensorProto.DOUBLE, [1], [0.0])
-        node.attribute.append(onnx.helper.make_attribute("value", zero))
-    for _, graph in subgraphs(node):
-        _widen_graph(graph)
-
-
-def _float_to_tensor(attribute: AttributeProto) -> None:
-    """``value_float`` and ``value_floats`` of a Constant become ``value``, a float64 tensor."""
-    if attribute.ref_attr_name:
-        return
-    value = attribute.f if attribute.type == AttributeProto.FLOAT else list(attribute.floats)
-    attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(np.array(value, np.float64))))
-
-
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type in _FLOATS:
-        values = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))

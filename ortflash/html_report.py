@@ -40,9 +40,11 @@ svg .fused rect { stroke: var(--good); stroke-width: 2; } svg path { fill: none;
 """
 
 
-def render(report: ModelReport, drawings: Mapping[str, SiteDrawing]) -> str:
-    """The whole page. ``drawings`` has a site's graphs by its name; sites without are described in words alone."""
-    sites = "\n".join(_site(index, site, drawings.get(site.name)) for index, site in enumerate(report.sites))
+def render(report: ModelReport, drawings: Mapping[tuple[str, str], SiteDrawing]) -> str:
+    """The whole page. ``drawings`` has a site's graphs by its own graph and name; other sites are in words."""
+    sites = "\n".join(
+        _site(index, site, drawings.get((site.graph, site.name))) for index, site in enumerate(report.sites)
+    )
     notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     return f"""<!DOCTYPE html>
 <html lang="en">

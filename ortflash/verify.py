@@ -20,13 +20,14 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from .criterion import Comparison, compare
 from .errors import OrtflashError
-from .extract import Cutter, Piece, in_float64, standalone
+from .extract import Cutter, Piece, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.normal_form import AttentionForm
 from .graph_tools.op_schema import schema
 from .graph_tools.scopes import Scope, all_scopes
 from .inputs import Feed
 from .runner import Values, run_model
+from .widen import in_float32, in_float64
 
 PEAKED_DEVIATION = 3.0
 """Standard deviation of the drawn scores: a row's largest weight is then usually well over a half."""
@@ -130,7 +131,8 @@ class Verifier:
     """Holds rewritten models against one original, whose runs are done once.
 
     ``original`` is never changed. ``folder`` is where its external data lies, ``rewritten_folder`` that of the models
-    that are held against it, where that is another one.
+    that are held against it, where that is another one. A bf16 model that ONNX Runtime has no kernels for is compared
+    in fp32 instead.
     """
 
     original: ModelProto
@@ -142,6 +144,7 @@ class Verifier:
     _scopes: dict[str, Scope] = field(init=False)
     _outputs: list[str] = field(init=False)
     _observed: list[Values] = field(init=False, default_factory=list)
+    _in_float32: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._cutter = Cutter(self.original)
@@ -153,7 +156,7 @@ class Verifier:
     ) -> list[SiteCheck]:
         """Hold each edit's fused piece of ``rewritten`` against the original nodes."""
         self.observe(edits)
-        cutter = Cutter(rewritten)
+        cutter = Cutter(self._as_run(rewritten))
         checks = []
         for edit in edits:
             try:
@@ -168,6 +171,7 @@ class Verifier:
     def check_model(self, rewritten: ModelProto) -> list[OutputCheck]:
         """Hold every output of ``rewritten`` against the original's."""
         self.observe(())
+        rewritten = self._as_run(rewritten)
         worst: dict[str, Comparison] = {}
         floor = max(WHOLE_MODEL_FLOOR[elem_type] for elem_type in float_types(self.original))
         for feed, observed in zip(self.feeds, self._observed, strict=True):
@@ -194,8 +198,27 @@ class Verifier:
         names = sorted(wanted - inputs - constants)
         if self._observed and all(set(names) <= set(values) for values in self._observed):
             return
-        probe = _with_outputs(self.original, names)
-        self._observed = [run_model(probe, feed, names, folder=self.folder) | dict(feed) for feed in self.feeds]
+        try:
+            probe = _with_outputs(self.original, names)
+            self._observed = [run_model(probe, feed, names, folder=self.folder) | dict(feed) for feed in self.feeds]
+        except OrtflashError:
+            if self._in_float32 or TensorProto.BFLOAT16 not in float_types(self.original):
+                raise
+            self._in_float32 = True
+            self.original = in_float32(self.original, self.folder)
+            self.feeds = [{name: _as_float32(array) for name, array in feed.items()} for feed in self.feeds]
+            self.__post_init__()
+            self.observe(edits)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of how it was compared."""
+        if not self._in_float32:
+            return ()
+        return ("Compared in fp32: ONNX Runtime has no bf16 kernels for this model on the CPU.",)
+
+    def _as_run(self, rewritten: ModelProto) -> ModelProto:
+        return in_float32(rewritten, self.rewritten_folder or self.folder) if self._in_float32 else rewritten
 
     def _check_site(self, edit: SiteEdit, rewritten: Cutter) -> list[Comparison]:
         original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
@@ -440,6 +463,11 @@ def _levels(scope: Scope) -> list[Scope]:
     while levels[-1].parent is not None:
         levels.append(levels[-1].parent)
     return levels
+
+
+def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """fp16 and bf16 widened; everything else as it is."""
+    return array.astype(np.float32) if _is_float(array) and array.dtype.itemsize < 4 else array
 
 
 def _is_float(array: npt.NDArray[Any]) -> bool:

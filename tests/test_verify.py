@@ -16,12 +16,13 @@ import ortflash
 from ortflash import api
 from ortflash.criterion import compare
 from ortflash.errors import OrtflashError
-from ortflash.extract import Cutter, in_float64
+from ortflash.extract import Cutter
 from ortflash.graph_tools.edits import SiteEdit
 from ortflash.graph_tools.find import Analysis
 from ortflash.graph_tools.rewrite import apply_edits
 from ortflash.inputs import generate_feeds, load_feed, parse_shape
 from ortflash.verify import Verifier, draw, run_in_float64
+from ortflash.widen import in_float64
 
 ELEM_TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16}
 
@@ -160,6 +161,16 @@ def test_a_model_that_does_not_run_is_not_called_verified() -> None:
     with pytest.raises(OrtflashError, match="ONNX Runtime doesn't load the model"):
         ortflash.rewrite(model)
     assert ortflash.rewrite(model, verify=False).exit_code == 0
+
+
+def test_bf16_is_compared_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime has no bf16 MatMul on the CPU; a mistake is found nevertheless."""
+    model = model_of(Block("a_", bias=True), Block("b_", mask=True), elem_type=TensorProto.BFLOAT16)
+    result = ortflash.rewrite(model)
+    assert result.exit_code == 0
+    assert any("Compared in fp32" in note for note in result.report.notes)
+    mutate_site(monkeypatch, "a_weights_node", lambda edit: changed(edit, scale=0.5))
+    assert [site.decision for site in ortflash.rewrite(model).report.sites] == ["rolled back", "fused"]
 
 
 def test_verify_of_an_unfused_copy_finds_no_site() -> None:
