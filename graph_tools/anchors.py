@@ -104,9 +104,9 @@ def _spelled_out(scope: Scope, node: NodeView) -> Anchor | None:
     if other.is_op("Div") and other.inputs == (node.output, bottom):
         return Anchor(scope, node, scores, over, other.output, (*nodes, other), sink=sink)
     inverse = scope.consumers(bottom)
-    if other.is_op("Mul") and len(inverse) == 1 and inverse[0].is_op("Reciprocal"):
-        if set(other.inputs) == {node.output, inverse[0].output}:
-            return Anchor(scope, node, scores, over, other.output, (*nodes, inverse[0], other), sink=sink)
+    by_inverse = other.is_op("Mul") and len(inverse) == 1 and inverse[0].is_op("Reciprocal")
+    if by_inverse and set(other.inputs) == {node.output, inverse[0].output}:
+        return Anchor(scope, node, scores, over, other.output, (*nodes, inverse[0], other), sink=sink)
     return Anchor(scope, node, scores, over, node.output, nodes, late_sum=bottom, sink=sink)
 
 

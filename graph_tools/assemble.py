@@ -16,7 +16,7 @@ from onnx import TensorProto
 from . import symbolic
 from .graph_view import NodeView, Scope
 from .layout import Atom, Layout, finest, size_of
-from .normal_form import AttentionForm, Dim, Operand, Peel, Refusal, ScoreTerm, ShapeRead, TensorRef
+from .normal_form import AttentionForm, Dim, Factor, Operand, Refusal, ScoreTerm, ShapeRead, TensorRef
 from .peel import Match, OutPoint, Point, operand_points
 from .rearrange import Axes, broadcast_axes, cost, from_pattern, plan, score_axes, to_pattern
 from .rules_operands import UPCASTS
@@ -60,6 +60,7 @@ class _Choice:
     terms: tuple[Point, ...]
     unless: tuple[Point | None, ...]
     sinks: Point | None
+    factors: tuple[Point, ...]
     scale: float
 
 
@@ -164,12 +165,27 @@ def _choose(
     sinks = _sink_point(found, scores)
     if isinstance(sinks, Refusal):
         return sinks
+    factors = _factor_points(found, scores[:3])
+    if isinstance(factors, Refusal):
+        return factors
     if refined.lengths is not None and plan(_axes(refined.lengths.layout), (roles.batch,)) is None:
         return refuse(node, "mask", f"the key lengths '{refined.lengths.tensor}' vary along more than the batch")
     value, output = min(values, key=_price), min(outputs, key=_price)
     price = pair[0] + value[0] + output[0] + terms[0] + (CAST if elem_type != found.output_type else 0)
     return _Choice(
-        price, roles, layout, elem_type, pair[1], pair[2], value[1], output[1], terms[1], terms[2], sinks, pair[3]
+        price,
+        roles,
+        layout,
+        elem_type,
+        pair[1],
+        pair[2],
+        value[1],
+        output[1],
+        terms[1],
+        terms[2],
+        sinks,
+        factors,
+        pair[3],
     )
 
 
@@ -215,9 +231,7 @@ def _query_and_key(
     return best if best is not None else _no_operands(found, q_axes, k_axes, elem_type)
 
 
-def _term_points(
-    refined: Refined, scores: Axes
-) -> tuple[float, tuple[Point, ...], tuple[Point | None, ...]] | Refusal:
+def _term_points(refined: Refined, scores: Axes) -> tuple[float, tuple[Point, ...], tuple[Point | None, ...]] | Refusal:
     """Where each bias and mask is cut off. Several biases are added up axis by axis, so they are priced together."""
     price = 0.0
     points: list[Point] = []
@@ -235,7 +249,7 @@ def _term_points(
         points.append(best[1])
         unless.append(None if other is None else other[1])
     if len(biases) > 1:
-        chosen = [point for term, point in zip(refined.terms, points) if term.raw.kind == "bias"]
+        chosen = [point for term, point in zip(refined.terms, points, strict=False) if term.raw.kind == "bias"]
         together = tuple(
             axis for axis in single if any(axis[0] in finest(part) for point in chosen for part in point.layout)
         )
@@ -255,7 +269,20 @@ def _cheapest(points: Sequence[Point], scores: Axes, spread: Axes | None) -> tup
     return min(found, key=_price) if found else None
 
 
-def _sink_point(found: Match, scores: Axes) -> Point | None | Refusal:
+def _factor_points(found: Match, rows: Axes) -> tuple[Point, ...] | Refusal:
+    """Where each factor on the scores is cut off; it has to fit batch, heads and rows."""
+    chosen = []
+    for factor in found.factors:
+        points = operand_points(found.anchor.scope, factor.tensor, factor.layout)
+        plain = [point for point in points if point.factor == 1]
+        best = _cheapest(plain, rows, None)
+        if best is None:
+            return refuse(factor.node, "temperature", f"the factor '{factor.tensor}' doesn't fit the query")
+        chosen.append(best[1])
+    return tuple(chosen)
+
+
+def _sink_point(found: Match, scores: Axes) -> Point | Refusal | None:
     sinks = found.sinks
     if sinks is None or sinks.value is not None:
         return None
@@ -331,7 +358,7 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
     kv_heads = _known(symbolic.product(atom.size for atom in roles.heads))
     head, value_head = _known(size_of(roles.head)), _known(size_of(roles.value_head))
     score_terms = []
-    for term, point, unless in zip(refined.terms, choice.terms, choice.unless):
+    for term, point, unless in zip(refined.terms, choice.terms, choice.unless, strict=False):
         raw = term.raw
         score_terms.append(
             ScoreTerm(
@@ -350,7 +377,16 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
     operand_peels = (*choice.query.peels, *choice.key.peels, *choice.value.peels, *choice.output.peels)
     factor = found.output_factor
     return AttentionForm(
-        query=Operand(ref(scope, choice.query.tensor), pattern(choice.query.layout), heads, head),
+        query=Operand(
+            ref(scope, choice.query.tensor),
+            pattern(choice.query.layout),
+            heads,
+            head,
+            tuple(
+                Factor(ref(scope, point.tensor), pattern(point.layout), raw.divides)
+                for raw, point in zip(found.factors, choice.factors, strict=False)
+            ),
+        ),
         key=Operand(ref(scope, choice.key.tensor), pattern(choice.key.layout), kv_heads, head),
         value=Operand(ref(scope, choice.value.tensor), pattern(choice.value.layout), kv_heads, value_head),
         scale=choice.scale,
@@ -382,7 +418,10 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
         output_axes=pattern(choice.output.layout),
         output_scale=float(factor) if isinstance(factor, (int, float)) else 1.0,
         elem_type=choice.elem_type,
-        shape_reads=tuple(_shape_read(scope, node, pattern(layout)) for node, layout in (*found.shapes, *choice.output.shapes)),
+        prelude=found.prelude,
+        shape_reads=tuple(
+            _shape_read(scope, node, pattern(layout)) for node, layout in (*found.shapes, *choice.output.shapes)
+        ),
         peels=(*operand_peels, *found.peels, *refined.peels),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -74,7 +74,7 @@ def evaluate(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> list[Arr
 
 
 def _boxed(item: Any) -> Array:
-    """numpy hands a single element out bare; a value is always an array."""
+    """Numpy hands a single element out bare; a value is always an array."""
     if isinstance(item, np.ndarray):
         return item
     result = np.empty((), dtype=object)
@@ -115,7 +115,9 @@ def _lift(function: Callable[..., Any]) -> Callable[..., Array]:
             raise ValueError("too large to track")
         result = np.empty(shape, dtype=object)
         columns = [np.broadcast_to(array, shape).ravel().tolist() for array in arrays]
-        result[...] = np.array([guarded(*row) for row in zip(*columns)] or [], dtype=object).reshape(shape)
+        result[...] = np.array([guarded(*row) for row in zip(*columns, strict=False)] or [], dtype=object).reshape(
+            shape
+        )
         return result
 
     return apply
@@ -145,7 +147,7 @@ def _divide(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | N
 
     def truncated(a: Any, b: Any) -> Any:
         if isinstance(a, int) and isinstance(b, int):
-            return int(math.trunc(a / b)) if abs(a) < 2**50 else a // b
+            return math.trunc(a / b) if abs(a) < 2**50 else a // b
         return symbolic.floor_divide(a, b)
 
     return _lift(truncated)(*values)
@@ -187,7 +189,7 @@ def _where(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | No
     columns = [np.broadcast_to(value, shape).ravel().tolist() for value in values]
     chosen = [
         (yes if condition else no) if condition is not None else (yes if yes == no else None)
-        for condition, yes, no in zip(*columns)
+        for condition, yes, no in zip(*columns, strict=False)
     ]
     result = np.empty(shape, dtype=object)
     result[...] = np.array(chosen, dtype=object).reshape(shape)
@@ -299,7 +301,7 @@ def slice_bounds(node: NodeView, inputs: Sequence[Fact]) -> list[tuple[int, Any,
         if starts is None or ends is None:
             return None
         axes = node.ints_attribute("axes") or list(range(len(starts)))
-        return [(axis, start, end, 1) for axis, start, end in zip(axes, starts, ends)]
+        return [(axis, start, end, 1) for axis, start, end in zip(axes, starts, ends, strict=False)]
     if inputs[1].value is None or inputs[2].value is None:
         return None
     first, last = inputs[1].value.ravel().tolist(), inputs[2].value.ravel().tolist()
@@ -307,7 +309,7 @@ def slice_bounds(node: NodeView, inputs: Sequence[Fact]) -> list[tuple[int, Any,
     steps = known_ints(inputs[4]) if len(inputs) > 4 and node.input(4) else [1] * len(first)
     if named is None or steps is None or None in first or None in last:
         return None
-    return list(zip(named, first, last, steps))
+    return list(zip(named, first, last, steps, strict=False))
 
 
 def _concat(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | None:
@@ -385,14 +387,13 @@ def fill_of(node: NodeView) -> int | float | bool | None:
         return 0.0
     tensor = getattr(getattr(attribute, "_values", None), "tensor", None)
     array = node.scope.view.load(tensor) if tensor is not None else None
-    return None if array is None or array.size != 1 else as_value(array).ravel()[0]  # type: ignore[no-any-return]
+    return None if array is None or array.size != 1 else as_value(array).ravel()[0]
 
 
 def _range(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | None:
     bounds = [scalar(fact) for fact in inputs]
-    if any(not isinstance(bound, (int, float)) for bound in bounds):
-        return None
-    return as_value(np.arange(*bounds))
+    numbers = [bound for bound in bounds if isinstance(bound, (int, float))]
+    return as_value(np.arange(*numbers)) if len(numbers) == 3 else None
 
 
 def _transpose(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | None:
@@ -442,7 +443,7 @@ def _identity(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array |
     return inputs[0].value
 
 
-Rule = Callable[[NodeView, Sequence[Fact], int], Optional[Any]]
+Rule = Callable[[NodeView, Sequence[Fact], int], Any | None]
 
 _RULES: dict[str, Rule] = {
     "Add": _elementwise(symbolic.add),

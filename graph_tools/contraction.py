@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .graph_view import NodeView, Scope
 from .layout import Atom, Axis, Layout, size_of
-from .shape_infer import einsum_labels
+from .shape_rules_products import einsum_labels
 from .symbolic import Value
 
 
@@ -85,16 +85,17 @@ def operand_layouts(
 
     ``None`` where an operand's shape isn't known, or where it is larger than the result says.
     """
-    axes: dict[str, Axis] = dict(zip(product.out_labels, out))
-    shapes = scope.shape(product.a), scope.shape(product.b)
-    if shapes[0] is None or shapes[1] is None:
+    axes: dict[str, Axis] = dict(zip(product.out_labels, out, strict=False))
+    a_shape, b_shape = scope.shape(product.a), scope.shape(product.b)
+    if a_shape is None or b_shape is None:
         return None
-    for labels, shape in zip((product.a_labels, product.b_labels), shapes):
-        for label, dim in zip(labels, shape):
+    shapes = a_shape, b_shape
+    for labels, shape in zip((product.a_labels, product.b_labels), shapes, strict=False):
+        for label, dim in zip(labels, shape, strict=False):
             if label in product.summed and (label not in axes or axes[label] == ()):
                 axes[label] = () if dim == 1 else (Atom(dim),)
     layouts = []
-    for labels, shape in zip((product.a_labels, product.b_labels), shapes):
+    for labels, shape in zip((product.a_labels, product.b_labels), shapes, strict=False):
         layout = operand_layout(labels, shape, axes)
         if layout is None:
             return None
@@ -105,7 +106,7 @@ def operand_layouts(
 def operand_layout(labels: Sequence[str], shape: Sequence[Value], axes: dict[str, Axis]) -> Layout | None:
     """One operand's layout: an axis of size 1 is broadcast, and carries no atoms."""
     layout: list[Axis] = []
-    for label, dim in zip(labels, shape):
+    for label, dim in zip(labels, shape, strict=False):
         if dim != 1 and not axes.get(label):
             return None
         layout.append(() if dim == 1 and size_of(axes.get(label, ())) != 1 else axes.get(label, ()))

@@ -32,8 +32,8 @@ class FlashCall:
 class SideEdit:
     """Another tensor of the original graph that was computed from a value which the fused op doesn't make.
 
-    The Shape of the scores, say, which a mask is made from. ``nodes`` produce it from what the op reads instead. Applied
-    where its producer still has a reader once the site itself is replaced.
+    The Shape of the scores, say, which a mask is made from. ``nodes`` produce it from what the op reads instead.
+    Applied where its producer still has a reader once the site itself is replaced.
     """
 
     replaces: str

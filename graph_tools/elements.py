@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import TypeAlias
 
 import numpy as np
 from onnx import TensorProto
@@ -58,7 +58,7 @@ class Unknown:
     index: Index
 
 
-Element = Union[Number, Choice, Absolute, Unknown]
+Element: TypeAlias = "Number | Choice | Absolute | Unknown"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Either:
     parts: tuple[Condition, ...]
 
 
-Condition = Union[Truth, AtLeastZero, Holds, Negation, Both, Either]
+Condition: TypeAlias = "Truth | AtLeastZero | Holds | Negation | Both | Either"
 
 
 def negated(condition: Condition) -> Condition:
@@ -164,9 +164,7 @@ class Reader:
             if not isinstance(value, Expr) or name not in value.symbols():
                 continue
             coefficients = [c for monomial, c in value.terms.items() if any(symbol == name for symbol, _ in monomial)]
-            linear = all(
-                dict(monomial).get(name, 0) in (0, 1) for monomial in value.terms
-            )
+            linear = all(dict(monomial).get(name, 0) in (0, 1) for monomial in value.terms)
             if not linear or (min(coefficients) < 0 < max(coefficients)):
                 return False
             extreme: Value = 0 if min(coefficients) > 0 else symbolic.add(extent, -1)
@@ -218,9 +216,9 @@ class Reader:
         shape = self.scope.shape(name)
         if shape is None or len(shape) != len(index) or depth > MAX_DEPTH:
             return Unknown(name, index)
-        index = tuple(0 if dim == 1 else entry for dim, entry in zip(shape, index))
+        index = tuple(0 if dim == 1 else entry for dim, entry in zip(shape, index, strict=False))
         if fact.value is not None and all(isinstance(entry, int) for entry in index):
-            item = fact.value[tuple(index)] if fact.value.ndim else fact.value.item()
+            item = fact.value.item(*(entry for entry in index if isinstance(entry, int)))
             if isinstance(item, (bool, np.bool_)):
                 return Number(int(item))
             if isinstance(item, (int, float, Expr)):
@@ -459,7 +457,7 @@ def _named(reader: Reader, condition: Condition, name: str, index: Index) -> Con
     if reader.scope.elem_type(name) != TensorProto.BOOL:
         return condition
     shape = reader.scope.shape(name) or ()
-    here = Holds(name, tuple(0 if dim == 1 else entry for dim, entry in zip(shape, index)))
+    here = Holds(name, tuple(0 if dim == 1 else entry for dim, entry in zip(shape, index, strict=False)))
     if isinstance(condition, AtLeastZero) and condition.origin is None:
         return AtLeastZero(condition.value, here)
     return here if isinstance(condition, Either) else condition
@@ -586,7 +584,7 @@ def _digits(reader: Reader, linear: Value, sizes: Sequence[Value]) -> list[Value
     for size in reversed(sizes[1:]):
         if isinstance(linear, int) and isinstance(size, int):
             digits.append(linear % size)
-            linear //= size
+            linear = symbolic.floor_divide(linear, size)
             continue
         quotient: Value = 0
         rest: Value = 0
@@ -632,7 +630,7 @@ def _gather(reader: Reader, node: NodeView, index: Index, depth: int) -> Element
     picked = reader.element(node.input(1), index[axis : axis + rank], depth)
     if not isinstance(picked, Number) or isinstance(picked.value, float):
         return None
-    place = picked.value
+    place: Value = picked.value
     if isinstance(place, int) and place < 0:
         place = symbolic.add(shape[axis], place)
     if not reader.always_nonnegative(place):
@@ -664,11 +662,12 @@ def _concat(reader: Reader, node: NodeView, index: Index, depth: int) -> Element
     place = index[axis]
     for name in node.inputs:
         shape = reader.scope.shape(name)
-        if shape is None or not isinstance(place, int) or not isinstance(shape[axis], int):
+        size = None if shape is None else shape[axis]
+        if not isinstance(place, int) or not isinstance(size, int):
             return None
-        if place < shape[axis]:
+        if place < size:
             return reader.element(name, (*index[:axis], place, *index[axis + 1 :]), depth)
-        place -= shape[axis]
+        place -= size
     return None
 
 

@@ -128,7 +128,7 @@ class Scope:
         cached = self.__dict__.get("_inputs_cache")
         if cached is None:
             cached = self.__dict__["_inputs_cache"] = frozenset(self.inputs)
-        return cached  # type: ignore[no-any-return]
+        return cached
 
     def producer(self, name: str) -> NodeView | None:
         """The node that writes ``name``, in this scope or one around it."""
@@ -303,7 +303,7 @@ class GraphView:
         for tensor in _tensors(graph):
             self._declare(scope, tensor)
         scope.nodes = _sorted(nodes, scope)
-        for node, view in zip(graph.nodes, nodes):
+        for node, view in zip(graph.nodes, nodes, strict=False):
             for key, value in node.attrs.items():
                 if isinstance(value, gs.Graph):
                     view.bodies[key] = self._scope(value, f"{_prefix(scope)}{view.label}/{key}", scope, opset)
@@ -328,7 +328,7 @@ class GraphView:
             elif isinstance(values, gs.ir.tensor.LazyValues):
                 scope.constants[tensor.name] = values.tensor
             return
-        if tensor.dtype is None and tensor.shape is None or getattr(tensor, "type", "") != "tensor_type":
+        if (tensor.dtype is None and tensor.shape is None) or getattr(tensor, "type", "") != "tensor_type":
             return
         scope._declared[tensor.name] = Fact.declared(tensor.name, _elem_type(tensor.dtype), tensor.shape)
 
@@ -382,7 +382,7 @@ def _elem_type(dtype: Any) -> int:
 
 
 def _tensors(graph: Any) -> Iterator[gs.Tensor]:
-    """Every tensor that a graph mentions, once. (graphsurgeon's own listing warns about duplicate names.)"""
+    """Every tensor that a graph mentions, once. (graphsurgeon's own listing warns about duplicate names.)."""
     seen: set[int] = set()
     groups = [graph.inputs, graph.outputs, *(node.inputs for node in graph.nodes), *(n.outputs for n in graph.nodes)]
     for group in groups:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from onnx import TensorProto
 
+from .absorbing import LOWEST_ABSORBING
 from .const_eval import fill_of, is_float, is_integer, scalar
 from .graph_view import NodeView, Scope
-from .absorbing import LOWEST_ABSORBING
 
 MAX_DEPTH = 24
 
 _VIEWS = frozenset(
-    "Identity Cast Reshape Flatten Squeeze Unsqueeze Transpose Expand Tile Slice Gather GatherND GatherElements "
-    "Flatten Trilu".split()
+    [
+        "Identity",
+        "Cast",
+        "Reshape",
+        "Flatten",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "Expand",
+        "Tile",
+        "Slice",
+        "Gather",
+        "GatherND",
+        "GatherElements",
+        "Flatten",
+        "Trilu",
+    ]
 )
 """Operators whose output holds nothing but values of their first input (or 0)."""
 
@@ -128,7 +144,7 @@ def may_mask(scope: Scope, name: str, depth: int = 0, seen: set[str] | None = No
         return True
     array = scope.constant(name)
     if array is not None:
-        return array.dtype.kind == "f" and array.size > 0 and bool((array <= LOWEST_ABSORBING).any())
+        return array.dtype.kind == "f" and array.size > 0 and bool((array.astype(np.float64) <= LOWEST_ABSORBING).any())
     value = scope.fact(name).value
     if value is not None and all(isinstance(item, (int, float)) for item in value.flat):
         return any(item <= LOWEST_ABSORBING for item in value.flat)

@@ -62,7 +62,9 @@ def size_of(axis: Sequence[Atom]) -> Value:
     return symbolic.product(leaf.size for leaf in finest(axis))
 
 
-def regroup(layout: Sequence[Sequence[Atom]], shape: Sequence[Value], resolve: Callable[[Value], Value]) -> Layout | None:
+def regroup(
+    layout: Sequence[Sequence[Atom]], shape: Sequence[Value], resolve: Callable[[Value], Value]
+) -> Layout | None:
     """The same elements in the same order under another shape, atoms refined where an axis splits one.
 
     ``None`` where the new axes cut across the old ones (a reshape that isn't a split or a merge), or where the sizes
@@ -135,7 +137,7 @@ def broadcast_operand(layout: Layout, shape: Sequence[Value]) -> Layout | None:
     if aligned is None:
         return None
     axes: list[Axis] = []
-    for axis, dim in zip(aligned, shape):
+    for axis, dim in zip(aligned, shape, strict=False):
         if dim != 1 and not axis:
             return None
         axes.append(() if dim == 1 and size_of(axis) != 1 else axis)

@@ -66,6 +66,8 @@ def _stem(name: str) -> str:
 
 
 def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Refusal:
+    for step in form.prelude:
+        builder.prelude(step)
     inputs = {
         "query": _operand(builder, form, form.query, "query"),
         "key": _operand(builder, form, form.key, "key"),
@@ -98,7 +100,13 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
     also = tuple(_shape_read(builder, form, read) for read in form.shape_reads)
     return SiteEdit(
         site=site,
-        call=FlashCall(builder.fresh_name("node"), inputs, attributes, output, form.elem_type),
+        call=FlashCall(
+            builder.fresh_name("node"),
+            dict(zip(inputs, builder.named(list(inputs.values())), strict=False)),
+            attributes,
+            output,
+            form.elem_type,
+        ),
         before=tuple(before),
         after=tuple(builder.nodes),
         initializers=tuple(builder.initializers),
@@ -157,15 +165,18 @@ def _border(form: AttentionForm) -> dict[str, str]:
     border = {"query": form.query.tensor.name, "key": form.key.tensor.name, "value": form.value.tensor.name}
     for index, term in enumerate(form.terms):
         border[f"term{index}"] = term.tensor.name
-    if form.query.factor is not None:
-        border["factor"] = form.query.factor.name
+    for index, factor in enumerate(form.query.factors):
+        border[f"factor{index}"] = factor.tensor.name
     for role, tensor in (("sinks", form.sinks), ("key_lengths", form.key_lengths)):
         if tensor is not None:
             border[role] = tensor.name
     for index, term in enumerate(form.terms):
         if term.unless is not None:
             border[f"unless{index}"] = term.unless.name
-    return border
+    made = {name for step in form.prelude for name in step.outputs}
+    read = dict.fromkeys(name for step in form.prelude for name in step.inputs if name and name not in made)
+    border = {role: name for role, name in border.items() if name not in made}
+    return {**border, **{f"source{index}": name for index, name in enumerate(read)}}
 
 
 # ---------------------------------------------------------------------------------------------------------- operands
@@ -187,16 +198,21 @@ def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str)
     tensor = operand.tensor.name
     if operand.tensor.elem_type != form.elem_type:
         tensor = builder.add("Cast", [tensor], f"{role}_cast", to=form.elem_type)
-    target = op_axes(form, role)
-    tensor = builder.rearranged(tensor, from_pattern(operand.axes), target, role)
-    if operand.factor is None:
-        return tensor
-    factor = operand.factor.name
-    if operand.factor.elem_type != form.elem_type:
-        factor = builder.add("Cast", [factor], "factor_cast", to=form.elem_type)
-    axes = from_pattern(operand.factor_axes)
-    factor = builder.rearranged(factor, axes, broadcast_axes(axes, target), "factor")
-    return builder.add("Mul", [tensor, factor], f"{role}_scaled")
+    source, target = from_pattern(operand.axes), op_axes(form, role)
+    if not operand.factors:
+        return builder.rearranged(tensor, source, target, role)
+    letters = {axis: tuple(words.split()) for axis, words in form.op_axes.items()}
+    order = "BSND" if form.layout == "BSNH" else "BNSD"
+    spread: Axes = tuple(letters[axis] for axis in order)
+    tensor = builder.rearranged(tensor, source, spread, role)
+    for factor in operand.factors:
+        other = factor.tensor.name
+        if factor.tensor.elem_type != form.elem_type:
+            other = builder.add("Cast", [other], "factor_cast", to=form.elem_type)
+        axes = from_pattern(factor.axes)
+        other = builder.rearranged(other, axes, broadcast_axes(axes, spread), "factor")
+        tensor = builder.add("Div" if factor.divides else "Mul", [tensor, other], f"{role}_scaled")
+    return builder.rearranged(tensor, spread, target, role)
 
 
 def _after(builder: Builder, form: AttentionForm) -> str:
@@ -315,7 +331,7 @@ def _sum(builder: Builder, parts: Sequence[_Part], scores: Axes) -> str:
             continue
         if placed.floor is None and total.floor is not None:
             total = _floored(builder, total)
-        axes = tuple(a or b for a, b in zip(total.axes, spread))
+        axes = tuple(a or b for a, b in zip(total.axes, spread, strict=False))
         total = _Part(builder.add("Add", [total.tensor, placed.tensor], "bias_sum"), part.elem_type, axes, placed.floor)
     assert total is not None
     total = _floored(builder, total)

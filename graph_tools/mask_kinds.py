@@ -30,29 +30,10 @@ from .elements import (
     negated,
 )
 from .graph_view import Scope
-from .layout import Atom, Layout, finest
+from .layout import Atom, Axis, Layout, finest
 from .rules_scores import RawTerm
+from .structure import Alignment, Diagonals, Lengths, Window
 from .symbolic import Expr, Value
-
-
-@dataclass(frozen=True)
-class Diagonals:
-    """Keys ``i - lower <= j <= i + upper`` of row ``i`` take part; ``None`` for an open side."""
-
-    upper: Value | None = None
-    lower: Value | None = None
-
-    def __bool__(self) -> bool:
-        return self.upper is not None or self.lower is not None
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Keys before ``tensor[b]`` take part."""
-
-    tensor: str
-    layout: Layout
-    origin: Holds | None
 
 
 @dataclass(frozen=True)
@@ -68,16 +49,6 @@ class Finding:
     def structural(self) -> bool:
         """Whether any part is more than a smaller mask."""
         return bool(self.diagonals or self.lengths)
-
-
-@dataclass(frozen=True)
-class Window:
-    """Diagonals as the op writes them."""
-
-    is_causal: bool
-    alignment: str
-    left: int
-    right: int
 
 
 class MaskReader:
@@ -155,8 +126,18 @@ class MaskReader:
             layout = self._layout(holds.index) if isinstance(holds, Holds) else None
             if layout is None or not isinstance(holds, Holds):
                 return None
-            masks.append(replace(term, kind="mask", tensor=holds.tensor, layout=layout, coeff=1, fill=fill,
-                                 inverted=inverted, floor=None))
+            masks.append(
+                replace(
+                    term,
+                    kind="mask",
+                    tensor=holds.tensor,
+                    layout=layout,
+                    coeff=1,
+                    fill=fill,
+                    inverted=inverted,
+                    floor=None,
+                )
+            )
         return Finding(tuple(diagonals), tuple(lengths), tuple(masks), fill)
 
     # -------------------------------------------------------------------------------------------------- index algebra
@@ -173,7 +154,7 @@ class MaskReader:
     def _layout(self, index: Index) -> Layout | None:
         """The layout of a tensor that is read at ``index``; ``None`` where the index isn't plain."""
         by_symbol = {symbolic.symbol(name): atom for atom in self._atoms for name in [self._symbols[id(atom)]]}
-        axes = []
+        axes: list[Axis] = []
         for entry in index:
             if entry == 0:
                 axes.append(())
@@ -231,8 +212,14 @@ class MaskReader:
             return None
         resolve = self.scope.view.resolve
         rows, keys = resolve(self._rows[0].size), resolve(self._keys[0].size)
-        for alignment, offset in (("top_left", 0), ("bottom_right", symbolic.add(keys, symbolic.mul(rows, -1)))):
-            uppers = [resolve(symbolic.add(d.upper, symbolic.mul(offset, -1))) for d in diagonals if d.upper is not None]
+        offsets: tuple[tuple[Alignment, Value], ...] = (
+            ("top_left", 0),
+            ("bottom_right", symbolic.add(keys, symbolic.mul(rows, -1))),
+        )
+        for alignment, offset in offsets:
+            uppers = [
+                resolve(symbolic.add(d.upper, symbolic.mul(offset, -1))) for d in diagonals if d.upper is not None
+            ]
             lowers = [resolve(symbolic.add(d.lower, offset)) for d in diagonals if d.lower is not None]
             if all(isinstance(bound, int) and bound >= 0 for bound in (*uppers, *lowers)):
                 right = min((int(bound) for bound in uppers if isinstance(bound, int)), default=-1)

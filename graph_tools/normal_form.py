@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Union
+from typing import Any, Literal, TypeAlias
 
-Dim = Union[int, str, None]
+Dim: TypeAlias = "int | str | None"
 """A dimension: known, symbolic, or unknown."""
 
 
@@ -33,6 +33,15 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
+class Factor:
+    """A tensor that multiplies (or divides) the scores and is the same for all keys."""
+
+    tensor: TensorRef
+    axes: str
+    divides: bool = False
+
+
+@dataclass(frozen=True)
 class Operand:
     """Query, key or value: a tensor of the user's graph, and what each of its axes is."""
 
@@ -43,10 +52,8 @@ class Operand:
     """0 where it can only be read from the shape at run time."""
     head_size: int
     """0 where unknown."""
-    factor: TensorRef | None = None
-    """A tensor that multiplies the operand before the op: a temperature a head. Query only."""
-    factor_axes: str = ""
-    """Axes of ``factor``."""
+    factors: tuple[Factor, ...] = ()
+    """What multiplies the operand before the op: a temperature a head. Query only."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,20 @@ class ShapeRead:
 
 
 @dataclass(frozen=True)
+class Prelude:
+    """A node that has to be added before the op: an addition or a split that a fused node did inside."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Names of the graph that the node takes over, or placeholders that start with ``@``."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    domain: str = ""
+    constant: Any = None
+    """op "Constant" only: an array."""
+
+
+@dataclass(frozen=True)
 class AttentionForm:
     """A whole attention, as mathematics over tensors of the user's graph."""
 
@@ -133,7 +154,7 @@ class AttentionForm:
     layout: Literal["BSNH", "BNSH"] = "BNSH"
     """The op's: 3-D with the heads side by side, or 4-D."""
     op_axes: Mapping[str, str] = field(default_factory=dict)
-    """Which letters make up the op's axes: ``{"B": "b", "N": "n g", "M": "n", "S": "s", "T": "t", "D": "d", "E": "e"}``."""
+    """Which letters make up the op's axes: ``{"B": "b", "N": "n g", "M": "n", "S": "s", ...}``."""
     sizes: Mapping[str, Dim] = field(default_factory=dict)
     """Size of each letter."""
     output: TensorRef = field(default_factory=lambda: TensorRef("", 0, None))
@@ -144,6 +165,7 @@ class AttentionForm:
     elem_type: int = 0
     """``onnx.TensorProto.DataType`` of the op's query, key, value and output."""
     shape_reads: tuple[ShapeRead, ...] = ()
+    prelude: tuple[Prelude, ...] = ()
     peels: tuple[Peel, ...] = ()
 
 

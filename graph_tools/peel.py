@@ -8,23 +8,31 @@ value that would vanish but that somebody else reads refuses the site.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from onnx import TensorProto
+
 from . import contraction, rules_operands, rules_scores, rules_weights, symbolic
+from .absorbing import absorbs
 from .anchors import Anchor
 from .contraction import Product
 from .graph_view import NodeView, Scope
 from .layout import Atom, Axis, Layout, finest, from_shape, regroup, size_of
-from .normal_form import Peel, Refusal
+from .normal_form import Peel, Prelude, Refusal
 from .rules_scores import RawFactor, RawSink, RawTerm, ScoreState, refuse
-from .rules_weights import WeightState
+from .rules_weights import Guard, WeightState
+from .structure import Lengths, Window
 from .symbolic import Value
 
 MAX_STEPS = 400
 """Steps of one walk. A walk always ends; this bounds the trying of both operands of many Adds."""
 
 MAX_OPERAND_STEPS = 32
+
+LOWEST_FP16 = -65500.0
+"""At or below this a fill is the lowest number of fp16, or -65500 as some models have it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,7 @@ class Match:
     factors: tuple[RawFactor, ...]
     sinks: RawSink | None
     output_factor: Value
-    guard: str
+    guard: Guard
     score_type: int
     output_type: int
     peels: tuple[Peel, ...]
@@ -87,8 +95,10 @@ class Match:
     """The nodes from the first product to the second."""
     shapes: tuple[tuple[NodeView, Layout], ...] = ()
     """Shape nodes that read a value on the way, with that value's layout."""
-    causal: bool = False
-    """Keys past the row's own position take no part (top left)."""
+    window: Window | None = None
+    """Structure that a fused node states."""
+    lengths: Lengths | None = None
+    prelude: tuple[Prelude, ...] = ()
 
 
 @dataclass
@@ -198,7 +208,7 @@ def _first_product(state: ScoreState, product: Product) -> _FirstProduct | Refus
                 return refuse(
                     node,
                     "product",
-                    f"the softmax follows a product with the constant matrix '{names[side]}': a projection, not attention",
+                    f"the softmax follows a product with a constant matrix '{names[side]}': a projection, no attention",
                 )
     return _FirstProduct(
         product,
@@ -278,26 +288,22 @@ def _second_product(state: WeightState, product: Product) -> _SecondProduct | Re
     if product.a == product.b:
         return refuse(node, "product", "the probabilities are multiplied by themselves")
     on_left = product.a == state.tensor
-    p_labels, v_labels = (
-        (product.a_labels, product.b_labels) if on_left else (product.b_labels, product.a_labels)
-    )
+    p_labels, v_labels = (product.a_labels, product.b_labels) if on_left else (product.b_labels, product.a_labels)
     value = product.b if on_left else product.a
     shape = scope.shape(value)
     if shape is None:
         return refuse(node, "product", f"the shape of '{value}' isn't known")
     if state.sink_keys is not None:
         return refuse(node, "sinks", "the sink column takes part in the product with the values")
-    axes: dict[str, Axis] = dict(zip(p_labels, state.layout))
+    axes: dict[str, Axis] = dict(zip(p_labels, state.layout, strict=False))
     keys = [id(atom) for atom in finest(state.keys)]
     if len(product.summed) != 1:
         return refuse(node, "product", "the second product sums over more than the keys")
     [summed] = product.summed
     if [id(atom) for atom in finest(axes.get(summed, ()))] != keys:
-        return refuse(
-            node, "product", "the product after the softmax doesn't sum over the keys: this isn't attention"
-        )
+        return refuse(node, "product", "the product after the softmax doesn't sum over the keys: this isn't attention")
     layout: list[Axis] = []
-    for label, dim in zip(v_labels, shape):
+    for label, dim in zip(v_labels, shape, strict=False):
         if dim == 1 and size_of(axes.get(label, ())) == 1:
             layout.append(axes.setdefault(label, ()))
         elif dim == 1:
@@ -431,6 +437,14 @@ def _taken_apart(
     shapes = _shared(scope, nodes, outputs, layouts)
     if isinstance(shapes, Refusal):
         return shapes
+    terms = list(scores.terms)
+    if weights.guard == "masked_row_to_zero":
+        # The guard makes a row 0 that is masked throughout, and so does the op for a fill of -inf. Any other row gives
+        # a masked key the weight 0 in both, if the fill swallows scores.
+        guarded = terms[weights.guard_term]
+        if guarded.fill is None or (not absorbs(guarded.fill, TensorProto.FLOAT) and guarded.fill > LOWEST_FP16):
+            return refuse(guarded.node, "mask guard", f"a fill of {guarded.fill} doesn't keep masked keys at weight 0")
+        terms[weights.guard_term] = replace(guarded, fill=-math.inf)
     peels = (*scores.peels, *weights.peels)
     return Match(
         anchor=anchor,
@@ -445,7 +459,7 @@ def _taken_apart(
         output=outputs,
         coeff=symbolic.mul(scores.coeff, first.product.alpha),
         cap=scores.cap,
-        terms=tuple(reversed(scores.terms)),
+        terms=tuple(reversed(terms)),
         factors=scores.factors,
         sinks=scores.sinks,
         output_factor=symbolic.mul(weights.factor, second.product.alpha),
@@ -456,6 +470,25 @@ def _taken_apart(
         nodes=nodes,
         shapes=shapes,
     )
+
+
+def _shape_reads(scope: Scope, reader: NodeView, layout: Layout) -> list[tuple[NodeView, Layout]] | None:
+    """The Shape nodes behind ``reader``, a Shape itself or a Slice of which only the shape is read."""
+    if reader.scope is not scope:
+        return None
+    if reader.is_op("Shape"):
+        return [(reader, layout)]
+    shape, readers = scope.shape(reader.output), scope.consumers(reader.output)
+    if not reader.is_op("Slice") or shape is None or scope.is_output(reader.output):
+        return None
+    if any(not inner.is_op("Shape") or inner.scope is not scope for inner in readers):
+        return None
+    axes: list[Axis] = []
+    for axis, dim in zip(layout, shape, strict=False):
+        if dim != 1 and not scope.view.same(dim, size_of(axis)):
+            return None
+        axes.append(() if dim == 1 else axis)
+    return [(inner, tuple(axes)) for inner in readers]
 
 
 def _shared(
@@ -480,8 +513,9 @@ def _shared(
             for reader in scope.consumers(name):
                 if id(reader) in inside:
                     continue
-                if reader.is_op("Shape") and reader.scope is scope and name in layouts:
-                    shapes.append((reader, layouts[name]))
+                read = _shape_reads(scope, reader, layouts[name]) if name in layouts else None
+                if read is not None:
+                    shapes.extend(read)
                     continue
                 return refuse(reader, "shared", f"{what} is also read by {reader.kind} '{reader.label}'", hint)
     return tuple(shapes)

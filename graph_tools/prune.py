@@ -52,11 +52,12 @@ class Pruner:
                     self._count(scope, name, 1)
 
     def replace(self, scope: Scope, tensor: str, nodes: Sequence[NodeProto]) -> None:
-        """Let ``nodes`` write ``tensor`` instead of the node that does now."""
+        """Let ``nodes`` write ``tensor`` (and whatever else is read of it) instead of the node that does now."""
         state = self._states[id(scope)]
         index = state.producers[tensor]
         old = scope.container.node[index]
-        others = [name for name in old.output if name and name != tensor and state.readers[name]]
+        written = {tensor, *(name for node in nodes for name in node.output)}
+        others = [name for name in old.output if name and name not in written and state.readers[name]]
         if others:
             raise GraphToolsError(f"Node {old.name!r} can't be replaced: its output {others[0]!r} is read elsewhere.")
         for node in nodes:

@@ -7,11 +7,12 @@ read off the shape of a tensor of the graph that has it as an axis.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from .normal_form import Dim, TensorRef
+from .normal_form import Dim, Prelude, TensorRef
 from .rearrange import Axes, Move, from_pattern, plan
 
 
@@ -42,6 +43,8 @@ class Builder:
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.opset = opset
+        self.aliases: dict[str, str] = {}
+        """Placeholder -> the name that stands for it."""
         self._names = names
         self._prefix = prefix
         self._sizes = sizes
@@ -62,12 +65,33 @@ class Builder:
                 if known is None or known[2] > rest:
                     self._providers[unknown[0]] = (tensor.name, index, rest)
 
-    def add(self, op: str, inputs: Sequence[str], role: str, output: str = "", **attributes: object) -> str:
+    def add(self, op: str, inputs: Sequence[str], role: str, output: str = "", **attributes: Any) -> str:
         """One more node; returns the name of its output."""
         result = output or self._names.fresh(f"{self._prefix}_{role}")
         name = self._names.fresh(f"{self._prefix}_{role}_node")
-        self.nodes.append(helper.make_node(op, list(inputs), [result], name=name, **attributes))
+        self.nodes.append(helper.make_node(op, self.named(inputs), [result], name=name, **attributes))
         return result
+
+    def named(self, tensors: Sequence[str]) -> list[str]:
+        """Placeholders replaced by the names that stand for them."""
+        return [self.aliases.get(tensor, tensor) for tensor in tensors]
+
+    def prelude(self, step: Prelude) -> None:
+        """A node that a fused node did inside. Its placeholders get names."""
+        if step.op == "Constant":
+            self.aliases[step.outputs[0]] = self.constant(np.asarray(step.constant), "constant")
+            return
+        outputs = []
+        for output in step.outputs:
+            if output.startswith("@"):
+                self.aliases[output] = self._names.fresh(f"{self._prefix}_{output.rpartition('/')[2]}")
+            outputs.append(self.aliases.get(output, output))
+        name = self._names.fresh(f"{self._prefix}_{step.op.lower()}_node")
+        self.nodes.append(
+            helper.make_node(
+                step.op, self.named(step.inputs), outputs, name=name, domain=step.domain, **step.attributes
+            )
+        )
 
     def beside(self, sizes: Mapping[str, Dim]) -> Builder:
         """A builder of its own under the same names."""

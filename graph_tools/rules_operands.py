@@ -7,7 +7,7 @@ here: where no rule applies, the walk has found the tensor that the fused op rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onnx import TensorProto
@@ -18,7 +18,7 @@ from .graph_view import NodeView, Scope
 from .layout import Axis, Layout, regroup, size_of, split_axis, transposed
 from .symbolic import Value
 
-UPCASTS = {
+UPCASTS: Mapping[int, tuple[int, ...]] = {
     TensorProto.FLOAT16: (TensorProto.FLOAT, TensorProto.DOUBLE),
     TensorProto.BFLOAT16: (TensorProto.FLOAT, TensorProto.DOUBLE),
     TensorProto.FLOAT: (TensorProto.DOUBLE,),
@@ -159,7 +159,7 @@ def expand(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
 
 def _blanked(layout: Layout, shape: tuple[Value, ...]) -> Layout:
     aligned = layout[len(layout) - len(shape) :]
-    return tuple(() if dim == 1 and size_of(axis) != 1 else axis for axis, dim in zip(aligned, shape))
+    return tuple(() if dim == 1 and size_of(axis) != 1 else axis for axis, dim in zip(aligned, shape, strict=False))
 
 
 @rule("Tile")
@@ -170,7 +170,7 @@ def tile(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     if shape is None or value is None or value.size != len(layout):
         return None
     axes: list[Axis] = []
-    for axis, dim, times in zip(layout, shape, value.ravel().tolist()):
+    for axis, dim, times in zip(layout, shape, value.ravel().tolist(), strict=False):
         if times == 1:
             axes.append(axis)
         elif dim == 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any, Literal, TypeAlias
 
 from . import rules_operands, symbolic
 from .absorbing import LOWEST_ABSORBING
@@ -26,7 +26,7 @@ from .symbolic import Value
 class RawTerm:
     """A bias or mask as it was met: its tensor with a layout over the site's atoms."""
 
-    kind: str
+    kind: Literal["bias", "mask"]
     node: NodeView
     tensor: str
     layout: Layout
@@ -98,7 +98,7 @@ class ScoreState:
         )
 
 
-ScoreResult = Union[Sequence[ScoreState], Refusal]
+ScoreResult: TypeAlias = "Sequence[ScoreState] | Refusal"
 ScoreRule = Callable[[ScoreState, NodeView], ScoreResult]
 
 RULES: dict[str, ScoreRule] = {}
@@ -125,7 +125,9 @@ def step(state: ScoreState, node: NodeView) -> ScoreResult:
     found = RULES.get(node.op) if not node.domain else None
     if found is None:
         return refuse(
-            node, "scores", f"between the product of query and key and the softmax stands {node.kind}, which no rule knows"
+            node,
+            "scores",
+            f"between the product of query and key and the softmax stands {node.kind}, which no rule knows",
         )
     return found(state, node)
 
@@ -200,9 +202,7 @@ def negate(state: ScoreState, node: NodeView) -> ScoreResult:
     return _scaled(state, node, 0, -1, "scale *= -1")
 
 
-def _temperature(
-    state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int]], *, divides: bool
-) -> ScoreResult:
+def _temperature(state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int]], *, divides: bool) -> ScoreResult:
     """A factor that varies along batch, heads or rows can multiply the query instead; along the keys it can't."""
     if state.cap is not None:
         return refuse(node, "scale", "the scores are multiplied by a tensor inside a softcap")
@@ -240,8 +240,9 @@ def softcap(state: ScoreState, node: NodeView) -> ScoreResult:
         return refuse(node, "softcap", "one softcap inside another")
     if state.factors or state.floor is not None:
         return refuse(node, "softcap", "a softcap whose size isn't one number, or a clamp round one")
-    return [state.at(node, node.input(0), f"softcap = {symbolic.to_text(state.coeff)}", "softcap",
-                     cap=state.coeff, coeff=1)]
+    return [
+        state.at(node, node.input(0), f"softcap = {symbolic.to_text(state.coeff)}", "softcap", cap=state.coeff, coeff=1)
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- biases, masks
@@ -259,7 +260,7 @@ def _data_layout(state: ScoreState, data: str) -> Layout | None:
     missing = state.layout[: len(state.layout) - len(shape)]
     aligned = state.layout[len(state.layout) - len(shape) :]
     if any(axis for axis in missing) or any(
-        dim == 1 and size_of(axis) != 1 for axis, dim in zip(aligned, shape)
+        dim == 1 and size_of(axis) != 1 for axis, dim in zip(aligned, shape, strict=False)
     ):
         return None
     return aligned
@@ -282,7 +283,7 @@ def subtract(state: ScoreState, node: NodeView) -> ScoreResult:
 
 
 def _blend(state: ScoreState, node: NodeView) -> ScoreResult | None:
-    """``s * m + c * (1 - m) -> where(m, s, c)`` for a mask ``m`` of zeros and ones; ``s * m - c * (1 - m)`` likewise."""
+    """``s * m + c * (1 - m) -> where(m, s, c)`` for a mask ``m`` of zeros and ones; with a Sub likewise."""
     scope = state.scope
     if state.cap is not None or state.factors or not isinstance(state.coeff, (int, float)) or state.coeff <= 0:
         return None
@@ -367,14 +368,13 @@ def _added(state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int, i
         coeff = symbolic.mul(state.coeff, sign)
         term = RawTerm("bias", node, node.input(other), layout, coeff, floor=state.floor)
         fact = f"bias += {symbolic.to_text(coeff)} * {node.input(other)}"
-        states.append(
-            state.at(node, node.input(data), fact, "bias", terms=(*state.terms, term), layout=aligned)
-        )
+        states.append(state.at(node, node.input(data), fact, "bias", terms=(*state.terms, term), layout=aligned))
     if not states:
+        shapes = [_shape_text(state, name) for name in node.inputs[:2]]
         return refuse(
             node,
             "bias",
-            f"a bias of shape {_shape_text(state, node.input(1))} on scores of shape {_shape_text(state, node.input(0))}"
+            f"a bias of shape {shapes[1]} on scores of shape {shapes[0]}"
             " makes the scores larger, or a shape isn't known",
         )
     return states

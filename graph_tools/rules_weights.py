@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any, Literal, TypeAlias
+
+from onnx import TensorProto
 
 from . import rules_operands, symbolic
-from .const_eval import is_float, scalar, slice_bounds
+from .const_eval import axes_of, is_float, scalar, slice_bounds
 from .graph_view import NodeView, Scope
 from .indicators import constant_fill
 from .layout import Atom, Layout, finest, regroup
 from .normal_form import Peel, Refusal
 from .rules_scores import RawTerm, refuse
 from .symbolic import Value
+
+Guard: TypeAlias = Literal["none", "nan_to_zero", "masked_row_to_zero"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,9 @@ class WeightState:
     """The keys without the sink column, while that column is still there."""
     sink_first: bool = False
     factor: Value = 1
-    guard: str = "none"
+    guard: Guard = "none"
+    guard_term: int = -1
+    """masked_row_to_zero: which of ``terms``."""
     peels: tuple[Peel, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     passed: tuple[tuple[str, Layout], ...] = ()
@@ -55,7 +61,7 @@ class WeightState:
         )
 
 
-WeightRule = Callable[[WeightState, NodeView], Union["WeightState", Refusal]]
+WeightRule = Callable[[WeightState, NodeView], WeightState | Refusal]
 
 RULES: dict[str, WeightRule] = {}
 
@@ -130,7 +136,9 @@ def identity(state: WeightState, node: NodeView) -> WeightState | Refusal:
 def dropout(state: WeightState, node: NodeView) -> WeightState | Refusal:
     """``Dropout(p) -> p`` in inference."""
     if not rules_operands.is_inference(state.scope, node):
-        return refuse(node, "dropout", "a Dropout in training mode drops probabilities at random", "export in eval mode")
+        return refuse(
+            node, "dropout", "a Dropout in training mode drops probabilities at random", "export in eval mode"
+        )
     if len(node.outputs) > 1 and node.outputs[1] and state.scope.consumers(node.outputs[1]):
         return refuse(node, "dropout", "the mask of a Dropout is read")
     return state.at(node, node.output, "nothing in inference", "dropout")
@@ -197,15 +205,63 @@ def masked_rows(state: WeightState, node: NodeView) -> WeightState | Refusal:
     for data, other, keep in ((1, 2, True), (2, 1, False)):
         if node.input(data) != state.tensor or constant_fill(state.scope, node.input(other)) != 0:
             continue
-        for term in state.terms:
-            if term.kind == "mask" and term.tensor == node.input(0) and term.inverted is not keep:
-                return state.at(node, node.output, "masked rows become 0", "mask guard", guard="masked_row_to_zero")
+        for index, term in enumerate(state.terms):
+            same = term.kind == "mask" and term.tensor == node.input(0) and term.inverted is not keep
+            if same or (term.kind == "mask" and _is_any(state.scope, node.input(0), keep, term)):
+                fact = "masked rows become 0"
+                after = state.at(node, node.output, fact, "mask guard", guard_term=index)
+                return replace(after, guard="masked_row_to_zero")
     return refuse(
         node,
         "probabilities",
-        "the probabilities are masked after the softmax by a mask that wasn't in the scores, so a row no longer sums to 1",
+        "the probabilities are masked after the softmax by a mask that wasn't in the scores; a row no longer sums to 1",
         "mask the scores instead",
     )
+
+
+def _is_any(scope: Scope, name: str, holds: bool, term: RawTerm) -> bool:
+    """Whether ``name`` says (with ``holds``) that some key of the row is kept by ``term``, or that none is.
+
+    ``Cast(ReduceMax(Cast(keep)))`` or ``Greater(ReduceSum(Cast(keep)), 0)``, with a Not anywhere.
+    """
+    kept = _through_nots(scope, term.tensor)
+    sees_any = not holds
+    reduced = False
+    for _ in range(8):
+        if (name, reduced) == (kept[0], True):
+            return sees_any is False and kept[1] is term.inverted
+        producer = scope.producer(name)
+        if producer is None or producer.domain:
+            return False
+        if producer.op == "Not" and not reduced:
+            sees_any = not sees_any
+        elif producer.op in ("ReduceMax", "ReduceSum") and not reduced:
+            axes = axes_of(producer, [scope.fact(item) for item in producer.inputs])
+            rank = scope.rank(producer.input(0))
+            if rank is None or producer.int_attribute("keepdims", 1) != 1 or axes not in ([-1], [rank - 1]):
+                return False
+            reduced = True
+        elif producer.op == "Greater" and not reduced:
+            if scalar(scope.fact(producer.input(1))) != 0:
+                return False
+        elif producer.op not in ("Cast", "Identity"):
+            return False
+        name = producer.input(0)
+    return False
+
+
+def _through_nots(scope: Scope, name: str) -> tuple[str, bool]:
+    """The tensor behind casts and Nots, and whether it is negated."""
+    negated = False
+    for _ in range(8):
+        producer = scope.producer(name)
+        if producer is None or not producer.is_op("Not", "Cast", "Identity"):
+            break
+        if producer.op == "Cast" and scope.elem_type(producer.input(0)) != TensorProto.BOOL:
+            break
+        negated = negated is not (producer.op == "Not")
+        name = producer.input(0)
+    return name, negated
 
 
 @rule("Slice")
@@ -225,7 +281,9 @@ def drop_sink(state: WeightState, node: NodeView) -> WeightState | Refusal:
     else:
         kept = start == 0 and (end == -1 or same(end, whole))
     if not here or not kept or stride != 1:
-        return refuse(node, "probabilities", "the probabilities are sliced to something else than the keys without the sink")
+        return refuse(
+            node, "probabilities", "the probabilities are sliced to something else than the keys without the sink"
+        )
     layout = (*state.layout[:axis], keys, *state.layout[axis + 1 :])
     return state.at(node, node.output, "the sink column goes", "sinks", layout=layout, keys=keys, sink_keys=None)
 

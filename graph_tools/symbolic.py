@@ -1,9 +1,9 @@
 """Arithmetic on dimensions: polynomials over named symbols, as small as shape computations need them.
 
 A dimension is an ``int`` where it is known and an :class:`Expr` where it isn't. Two dimensions that were computed on
-different paths through a graph (``Shape -> Gather -> Mul`` here, ``Reshape`` with ``-1`` there) compare equal when their
-polynomials do. Operations that a polynomial can't hold (a division with a remainder, a maximum) become new symbols
-named after their operands, so equal computations still give equal symbols.
+different paths through a graph (``Shape -> Gather -> Mul`` here, ``Reshape`` with ``-1`` there) compare equal when
+their polynomials do. Operations that a polynomial can't hold (a division with a remainder, a maximum) become new
+symbols named after their operands, so equal computations still give equal symbols.
 
 The same expressions carry the scales that exporters compute from shapes: ``Sqrt(D)`` is the monomial ``D^(1/2)``.
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Union
+from typing import TypeAlias
 
-Monomial = tuple[tuple[str, Union[int, Fraction]], ...]
+Monomial = tuple[tuple[str, int | Fraction], ...]
 """Symbols and their exponents, sorted by symbol; ``()`` is the constant term."""
 
-Number = Union[int, float]
-Value = Union[int, float, "Expr"]
+Number: TypeAlias = "int | float"
+Value: TypeAlias = "int | float | Expr"
 """A number, or what stands for one."""
 
 
@@ -138,7 +138,8 @@ def divide_exactly(a: Value, b: Value) -> Value | None:
         return _make(quotient)
     if a == 0:
         return 0
-    remainder, result = a, 0
+    remainder: Value = a
+    result: Value = 0
     lead, lead_coefficient = max(_terms(b).items(), key=lambda item: _order(item[0]))
     for _ in range(16):  # a quotient of more terms than this does not occur in shapes
         top, coefficient = max(_terms(remainder).items(), key=lambda item: _order(item[0]))
@@ -235,22 +236,22 @@ def real_divide(a: Value, b: Value) -> Value | None:
     return mul(a, _make({inverse: 1.0 / coefficient}))
 
 
-def power(a: Value, exponent: float) -> Value | None:
+def power(a: Value, exponent: float | Fraction) -> Value | None:
     """``a ** exponent`` for a number or a single monomial with a coefficient that isn't negative."""
     if not isinstance(a, Expr):
-        if a < 0 and not float(exponent).is_integer() or a == 0 and exponent < 0:
+        if (a < 0 and not float(exponent).is_integer()) or (a == 0 and exponent < 0):
             return None
-        return a**exponent
+        return float(float(a) ** float(exponent))
     if len(a.terms) != 1:
         return None
     [(monomial, coefficient)] = a.terms.items()
     if coefficient < 0:
         return None
     rational = Fraction(exponent).limit_denominator(64)
-    if float(rational) != exponent:
+    if rational != exponent:
         return None
     raised: Monomial = tuple((name, _plain(Fraction(old) * rational)) for name, old in monomial)
-    return _make({raised: float(coefficient) ** exponent})
+    return _make({raised: float(coefficient) ** float(exponent)})
 
 
 def _plain(value: Fraction) -> int | Fraction:
@@ -337,9 +338,8 @@ def solve(a: Value, b: Value) -> tuple[str, Value] | None:
         if isinstance(rest, Expr) and name in rest.symbols():
             continue
         value = mul(rest, -coefficient)
-        if is_nonnegative(value):
-            if not isinstance(value, Expr) or _is_placeholder(name) or found is None:
-                found = (name, value)
+        if is_nonnegative(value) and (not isinstance(value, Expr) or _is_placeholder(name) or found is None):
+            found = (name, value)
     return found
 
 

@@ -17,10 +17,11 @@ from .const_eval import scalar
 from .graph_view import Scope
 from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
 from .layout import broadcast_operand
-from .mask_kinds import Diagonals, Finding, Lengths, MaskReader, Window
+from .mask_kinds import Finding, MaskReader
 from .normal_form import Peel
 from .peel import Match, Point, operand_points
 from .rules_scores import RawTerm
+from .structure import Diagonals, Lengths, Window
 
 MAX_TERMS = 16
 
@@ -60,8 +61,8 @@ class _Refining:
     def __post_init__(self) -> None:
         self.scope = self.found.anchor.scope
         self.reader = MaskReader(self.scope, self.found.order, self.found.rows, self.found.keys)
-        if self.found.causal:
-            self.diagonals.append(Diagonals(upper=0))
+        if self.found.lengths is not None:
+            self.lengths.append(self.found.lengths)
 
     def result(self) -> Refined:
         leaves = self._leaves(self.found.terms)
@@ -73,7 +74,7 @@ class _Refining:
             Term(term, self._points(term), self._points(term.unless) if term.unless is not None else ())
             for term in kept
         )
-        window = self.reader.window(self.diagonals) if self.diagonals else None
+        window = self.reader.window(self.diagonals) if self.diagonals else self.found.window
         return Refined(terms, window, self.lengths[0] if self.lengths else None, tuple(self.peels))
 
     def _points(self, term: RawTerm) -> tuple[Point, ...]:
@@ -131,12 +132,11 @@ class _Refining:
         alone = not any(self._may_mask(other) for other in (*inner, *outer))
         clean = not any(self._may_mask(other) for other in inner) and term.floor is None
         clean = clean or (term.floor is not None and alone)
-        if finding is not None and self._is_exact(term, finding, clean):
-            if not finding.structural or finding.fill == -math.inf or (alone and not finding.masks):
-                taken = self._take(finding)
-                if taken is not None:
-                    self.peels.append(Peel("mask", term.node.label, self._describe(term, finding)))
-                    return taken
+        if finding is not None and self._is_exact(term, finding, clean, alone):
+            taken = self._take(finding)
+            if taken is not None:
+                self.peels.append(Peel("mask", term.node.label, self._describe(term, finding)))
+                return taken
         if term.kind == "bias" and clean:
             masked = self._where_mask(term)
             if masked is not None:
@@ -144,17 +144,25 @@ class _Refining:
                 return [masked]
         return [term]
 
-    def _is_exact(self, term: RawTerm, finding: Finding, clean: bool) -> bool:
-        """Whether ``s + where(keep, 0, fill)`` is ``where(keep, s, fill)``: nothing below has masked already."""
-        if term.kind == "mask" or finding.fill == -math.inf:
+    def _is_exact(self, term: RawTerm, finding: Finding, clean: bool, alone: bool) -> bool:
+        """Whether the parts of a finding give the numbers that the term gives.
+
+        ``s + where(keep, 0, fill)`` is ``where(keep, s, fill)`` where nothing below has masked already. Structure takes
+        keys out for good: with a finite fill only where this is all the masking that there is.
+        """
+        if finding.fill == -math.inf:
             return True
-        return clean and absorbs(finding.fill, self.found.score_type)
+        if finding.structural and (not alone or finding.masks):
+            return False
+        return term.kind == "mask" or (clean and absorbs(finding.fill, self.found.score_type))
 
     def _may_mask(self, term: RawTerm) -> bool:
         return term.kind == "mask" or may_mask(self.scope, term.tensor)
 
     def _take(self, finding: Finding) -> list[RawTerm] | None:
         """Note the structure of a finding; returns the masks that remain, or ``None`` where it doesn't fit."""
+        if finding.structural and self.found.window is not None:
+            return None
         diagonals = [*self.diagonals, *finding.diagonals]
         masks = list(finding.masks)
         window = self.reader.window(diagonals) if diagonals else None
@@ -291,5 +299,3 @@ def _is_zero_times(scope: Scope, zero: str, other: str) -> bool:
     """Whether this is 0 times one finite number: 0 times anything else could be NaN."""
     fill = constant_fill(scope, other)
     return scalar(scope.fact(zero)) == 0 and fill is not None and math.isfinite(fill)
-
-
