@@ -46,18 +46,22 @@ struct TileRange {
   }
 };
 
-// block_mask: whether any element that touches rows [first_row, last_row] and keys [first_key, last_key] is True.
-// All lanes of a warp call it with the same arguments and get the same answer.
-__device__ __forceinline__ bool any_block_active(const KernelParams& p, const uint8_t* head_mask, int first_row,
-                                                 int last_row, int first_key, int last_key) {
+// block_mask over rows [first_row, last_row] and KEYS keys from first_key: bit i tells whether the i-th 16 keys take part
+// in any of the rows (elements of block_mask cover multiples of 16). All lanes of a warp call it with the same arguments.
+template <int KEYS>
+__device__ __forceinline__ uint32_t active_groups(const KernelParams& p, const uint8_t* head_mask, int first_row,
+                                                  int last_row, int first_key) {
+  constexpr int kGroups = KEYS / 16;
   const int row0 = first_row / p.block_size, rows = last_row / p.block_size - row0 + 1;
-  const int column0 = first_key / p.block_size, columns = last_key / p.block_size - column0 + 1;
-  bool any = false;
-  for (int i = threadIdx.x % 32; i < rows * columns; i += 32) {
-    any |= head_mask[(row0 + i / columns) * p.block_mask_strides.row +
-                     (column0 + i % columns) * p.block_mask_strides.column] != 0;
+  uint32_t bits = 0;
+  for (int i = threadIdx.x % 32; i < rows * kGroups; i += 32) {
+    const int row = row0 + i / kGroups, key = first_key + i % kGroups * 16;
+    if (key < p.kv_len && head_mask[row * p.block_mask_strides.row +
+                                    key / p.block_size * p.block_mask_strides.column] != 0) {
+      bits |= 1u << (i % kGroups);
+    }
   }
-  return __any_sync(0xffffffffu, any);
+  return __reduce_or_sync(0xffffffffu, bits);
 }
 
 }  // namespace ortflash

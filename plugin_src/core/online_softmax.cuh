@@ -17,10 +17,7 @@ namespace ortflash {
 
 constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
-#ifndef LAZY_LIMIT
-#define LAZY_LIMIT 8.0f
-#endif
-constexpr float kLazyLimit = LAZY_LIMIT;
+constexpr float kLazyLimit = 8.0f;
 constexpr float kFarLimit = 1e6f;  // |m * factor| past which it is too coarse: its rounding is 0.03 here
 
 __device__ __forceinline__ float fast_exp2(float x) {

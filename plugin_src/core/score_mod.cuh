@@ -6,24 +6,15 @@
 //
 // Bias and mask go from device memory straight to the registers of the lane that holds the score. A lane holds four
 // adjacent keys of each 16 (sm80/panel.cuh), so a row's piece is one 8-byte load of an fp16 bias, one 4-byte load of a
-// mask. They are loaded one block ahead, while the block before is multiplied with V. Axes along which they broadcast
-// have stride 0 and are read again from L1 or L2, never expanded.
+// mask. They are loaded as soon as the block before is done, ahead of the wait for its keys. Axes along which they
+// broadcast have stride 0 and are read again from L1 or L2, never expanded.
 #pragma once
 
 #include <cstdint>
 
 #include "kernel_params.h"
-#include "online_softmax.cuh"
 
 namespace ortflash {
-
-// cap * tanh(x / cap). By exponentials the absolute error is about 1e-7 * cap (tanh.approx: 5e-4 * cap).
-template <bool ACCURATE>
-__device__ __forceinline__ float softcap(float x, float cap, float inverse) {
-  if constexpr (ACCURATE) return cap * tanhf(x * inverse);
-  const float e = fast_exp2(x * inverse * (2.0f * kLog2e));
-  return cap * (1.0f - __fdividef(2.0f, e + 1.0f));  // e = inf: cap * (1 - 0); e = 0: cap * (1 - 2)
-}
 
 // Four adjacent elements of 1, 2 or 4 bytes, packed into BYTES words.
 template <int BYTES>

@@ -91,17 +91,19 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       block_mask = p.block_mask + tile.batch * p.block_mask_strides.batch + rows.first_head * p.block_mask_strides.head;
     }
   }
-  const auto next_active = [&](int candidate) {
+  constexpr uint32_t kAllGroups = (1u << (C::BLOCK_KV / 16)) - 1;
+  uint32_t groups = kAllGroups, next_groups = kAllGroups;  // of 16 keys of `block` and of the next one that take part
+  // The first block from `candidate` on in which a key takes part, and its groups.
+  const auto next_active = [&](int candidate, uint32_t& active) {
     if constexpr (C::GENERAL) {
-      while (block_mask != nullptr && candidate < block_end &&
-             !any_block_active(p, block_mask, first_position, last_position, candidate * C::BLOCK_KV,
-                               min((candidate + 1) * C::BLOCK_KV, p.kv_len) - 1)) {
-        ++candidate;
+      for (; block_mask != nullptr && candidate < block_end; ++candidate) {
+        active = active_groups<C::BLOCK_KV>(p, block_mask, first_position, last_position, candidate * C::BLOCK_KV);
+        if (active != 0) break;
       }
     }
     return candidate;
   };
-  block = next_active(block);
+  block = next_active(block, groups);
 
   // ----------------------------------------------------------------------------------------------------------- copies
   const auto at = [](const void* base, int64_t element) {
@@ -129,30 +131,32 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
           [&](int r) { return rows.valid(r) ? bytes : 0; });
     }
   };
-  // Rows past the last key become zeros: a weight of 0 times what lies there could be NaN.
+  // Keys that no row of the tile sees, past the end or by block_mask, become zeros: 0 * what lies there could be NaN.
   const auto copy_rows = [&](uint32_t to, const uint8_t* base, int64_t stride, int size, int panel, int copy_bytes,
-                             int first_key) {
+                             int first_key, uint32_t active) {
     using P = typename C::KeyPanel;
     const int bytes = (size - panel * C::PANEL) * C::ELEMENT_BYTES;
-    const int count = keys.keys - first_key;
+    const int count = range.end - first_key;
     const uint8_t* from = at(base, first_key * stride + panel * C::PANEL);
-    if (!C::GENERAL || copy_bytes == 16) {
+    if (!C::GENERAL || (copy_bytes == 16 && active == kAllGroups)) {
       P::template copy_rows<C::THREADS>(to, from, stride * C::ELEMENT_BYTES, count, bytes);
     } else {
       P::template copy_scattered<C::THREADS, C::ELEMENT_BYTES>(
-          to, copy_bytes, [&](int r) { return at(from, r * stride); }, [&](int r) { return r < count ? bytes : 0; });
+          to, copy_bytes, [&](int r) { return at(from, r * stride); },
+          [&](int r) { return r < count && (active >> (r / 16) & 1) != 0 ? bytes : 0; });
     }
   };
   uint32_t slot = 0;
   const auto slot_smem = [&](uint32_t s) { return slots_smem + s * C::SLOT_SMEM; };
-  const auto copy_key = [&](uint32_t to_slot, int key_block, int panel) {
-    copy_rows(slot_smem(to_slot), key, p.key_strides.row, p.head_size, panel, p.key_copy, key_block * C::BLOCK_KV);
+  const auto copy_key = [&](uint32_t to_slot, int key_block, int panel, uint32_t active) {
+    copy_rows(slot_smem(to_slot), key, p.key_strides.row, p.head_size, panel, p.key_copy, key_block * C::BLOCK_KV,
+              active);
     if constexpr (C::STREAM_Q) copy_query(slot_smem(to_slot) + C::KeyPanel::kBytes, panel);
     cp_async_commit();
   };
   const auto copy_value = [&](uint32_t to_slot, int panel) {
     copy_rows(slot_smem(to_slot), value, p.value_strides.row, p.v_head_size - column0, panel, p.value_copy,
-              block * C::BLOCK_KV);
+              block * C::BLOCK_KV, groups);
     cp_async_commit();
   };
   // One panel each for K and V: the first V can be under way with the first K.
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     if constexpr (!C::STREAM_Q) {
       for (int panel = 0; panel < key_panels; ++panel) copy_query(q_smem + panel * C::QueryPanel::kBytes, panel);
     }
-    copy_key(slot, block, 0);
+    copy_key(slot, block, 0, groups);
     if constexpr (kFirstValueEarly) copy_value(slot ^ 1, 0);
   }
 
@@ -231,7 +235,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       cp_async_wait<0>();  // this thread's share of the K panel (and of Q) is there
       __syncthreads();     // so are the others'; and all warps are done with the other slot, which is copied into next
       if (panel + 1 < key_panels) {
-        copy_key(slot ^ 1, block, panel + 1);
+        copy_key(slot ^ 1, block, panel + 1, groups);
       } else if (!value_under_way) {
         copy_value(slot ^ 1, 0);
       }
@@ -266,7 +270,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       slot ^= 1;
     }
 
-    const int next = next_active(block + 1);
+    const int next = next_active(block + 1, next_groups);
     // The next V panel is in, the panel before is free; start the copy of the panel after it.
     const auto take_value = [&](int panel) {
       cp_async_wait<0>();  // this thread's share of the V panel is there
@@ -274,7 +278,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       if (panel + 1 < value_panels) {
         copy_value(slot ^ 1, panel + 1);
       } else if (next < block_end) {
-        copy_key(slot ^ 1, next, 0);
+        copy_key(slot ^ 1, next, 0, next_groups);
       }
     };
     take_value(0);
@@ -297,7 +301,6 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
           exclude_blocks<C>(s, p, block_mask, rows, warp_row, first_key, lane);
         }
       }
-      if (next < block_end && warp_has_rows) load_score_tiles(next);
     }
 
     if (warp_active) {
@@ -320,7 +323,11 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       }
       slot ^= 1;
     }
+    if constexpr (C::GENERAL) {
+      if (next < block_end && warp_has_rows) load_score_tiles(next);
+    }
     block = next;
+    groups = next_groups;
   }
 
   write_rows<C>(p, tile, rows, q_smem, warp_row, column0, lane, o, softmax);

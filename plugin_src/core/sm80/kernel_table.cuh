@@ -25,7 +25,7 @@ template <Math MATH>
 KernelList half_kernels() {
   static const Kernel kernels[] = {
       make_kernel<Config<MATH, 64, false, 128, 128, 4, 64, false, false, 2>>("sm80-128x128-d64"),
-      make_kernel<Config<MATH, 96, false, 128, 64, 4, 96, false, false, 2>>("sm80-128x64-d96"),
+      make_kernel<Config<MATH, 96, false, 128, 48, 4, 96, false, false, 2>>("sm80-128x48-d96"),
       make_kernel<Config<MATH, 128, false, 128, 64, 4, 128, false, false, 2>>("sm80-128x64-d128"),
       make_kernel<Config<MATH, 256, false, 128, 64, 8, 128, false, false, 1>>("sm80-128x64-d256"),
       make_kernel<Config<MATH, 64, true, 32, 32, 2, 64, false, true, 8>>("sm80-32x32-d64-general"),

@@ -30,9 +30,8 @@ __device__ __forceinline__ void scale_scores(Scores<C>& s, const KernelParams& p
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         s[m][n][i] *= p.scale;
-        if (p.softcap != 0.0f) {
-          s[m][n][i] = softcap<C::MATH == Math::kTf32x3>(s[m][n][i], p.softcap, p.softcap_inverse);
-        }
+        // tanhf, not tanh.approx: that is off by 5e-4, and cap * 5e-4 is a lot for a score.
+        if (p.softcap != 0.0f) s[m][n][i] = p.softcap * tanhf(s[m][n][i] * p.softcap_inverse);
       }
     }
   }

@@ -1,0 +1,246 @@
+"""The CUDA core through its C interface: every case on every implementation, and what only GPUs get wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pycuda.driver as cuda
+import pytest
+from cases import CASES, DTYPES, Array, AttentionCase
+from compare import check, expect
+from device import Buffer, random_half, run
+from hypothesis import given
+from strategies import attention_cases
+
+from ortflash import core
+
+IMPLEMENTATIONS = core.library().implementations("cuda")
+
+
+def supported(case: AttentionCase, implementation: str, precise: bool = False) -> bool:
+    """Whether the implementation takes the case; the preferred ones leave some to the general one."""
+    try:
+        run(case, precise=precise, implementation=implementation)
+    except core.CoreUnsupportedError:
+        return False
+    return True
+
+
+def check_case(case: AttentionCase, **options: Any) -> None:
+    tf32 = case.dtype == "float32" and not options.get("precise", False)
+    for actual, expected in zip(run(case, **options), expect(case, tf32=tf32), strict=True):
+        check(actual, expected)
+
+
+def test_the_mma_kernels_are_there() -> None:
+    assert "sm80" in IMPLEMENTATIONS
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_case(case: AttentionCase, implementation: str) -> None:
+    if implementation != "sm80" and not supported(case, implementation):
+        pytest.skip(f"{implementation} leaves it to sm80")
+    check_case(case, implementation=implementation)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=lambda case: case.name)
+def test_precise_case(case: AttentionCase) -> None:
+    check_case(case, precise=True)
+
+
+@given(case=attention_cases())
+def test_any_mixture_of_features(case: AttentionCase) -> None:
+    for implementation in IMPLEMENTATIONS:
+        if implementation == "sm80" or supported(case, implementation):
+            check_case(case, implementation=implementation)
+
+
+@given(case=attention_cases())
+def test_runs_repeat_bit_for_bit(case: AttentionCase) -> None:
+    for first, second in zip(run(case), run(case), strict=True):
+        np.testing.assert_array_equal(first.view(np.uint8), second.view(np.uint8))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_d6_is_exact(implementation: str) -> None:
+    case = next(case for case in CASES if case.name == "d6-scores-beyond-fp16")
+    if implementation != "sm80" and not supported(case, implementation):
+        pytest.skip(f"{implementation} leaves it to sm80")
+    output, _ = run(case, implementation=implementation)
+    np.testing.assert_array_equal(output[0, 0, :, 0], [0, 0, 1, 1, 2, 2])
+
+
+# ------------------------------------------------------------------------------------------------ split keys, packing
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 5000), (3, 4097), (16, 2500)])
+def test_short_queries_split_their_keys(dtype: str, q_len: int, kv_len: int) -> None:
+    case = AttentionCase(
+        "split", batch=2, num_heads=6, kv_num_heads=2, q_len=q_len, kv_len=kv_len, dtype=dtype, is_causal=1,
+        causal_alignment="bottom_right", key_lengths=(kv_len, 77), bias="1NST", mask="B11T", sinks="N",
+    )  # fmt: skip
+    check_case(case)
+    views = {name: core.TensorView.of_array(array) for name, array in case.make_inputs().items()}
+    views["output"] = views["query"]
+    params = core.make_params(views, **case.attributes())
+    assert core.library().workspace_size(params, "cuda", implementation="sm80") > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- sizes
+def attend_rows(inputs: dict[str, Array], batch: int, head: int, rows: slice) -> Array:
+    """float64 output rows of one head, from (B,S,N,D) arrays; no mask."""
+    q, k, v = (inputs[name][batch, :, head].astype(np.float64) for name in ("query", "key", "value"))
+    scores = q[rows] @ k.T / np.sqrt(q.shape[1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights @ v / weights.sum(-1, keepdims=True)
+
+
+def run_bsnd(inputs: dict[str, Array]) -> Array:
+    """Output of fp16 inputs that lie as (B,S,N,D)."""
+    output = Buffer(np.full_like(inputs["query"], np.nan))
+    buffers = {name: Buffer(array) for name, array in inputs.items()}
+    views = {}
+    for name, buffer in {**buffers, "output": output}.items():
+        batch, length, heads, size = buffer.array.shape
+        strides = (length * heads * size, size, heads * size, 1)
+        views[name] = core.TensorView(buffer.view.pointer, "float16", (batch, heads, length, size), strides)
+    library, params = core.library(), core.make_params(views)
+    size = library.workspace_size(params, "cuda")
+    workspace = Buffer(np.zeros(size, np.uint8))
+    library.forward(params, "cuda", workspace=workspace.view.pointer if size else 0)
+    cuda.Context.synchronize()
+    return output.read()
+
+
+def test_d13_many_small_problems() -> None:
+    """46,080 windows of 25 rows: more than a grid's second axis could hold."""
+    rng = np.random.default_rng(0)
+    inputs = {name: random_half(rng, 46080, 25, 1, 64) for name in ("query", "key", "value")}
+    output = run_bsnd(inputs)
+    for batch in (0, 1, 32767, 32768, 46079):
+        expected = attend_rows(inputs, batch, 0, slice(None))
+        np.testing.assert_allclose(output[batch, :, 0].astype(np.float64), expected, atol=4e-3)
+    assert np.isfinite(output).all()
+
+
+def test_d14_one_head_of_512_in_little_memory() -> None:
+    rng = np.random.default_rng(1)
+    inputs = {name: random_half(rng, 1, 16384, 1, 512) for name in ("query", "key", "value")}
+    views = {
+        name: core.TensorView(0, "float16", (1, 1, 16384, 512), (16384 * 512, 16384 * 512, 512, 1))
+        for name in ("query", "key", "value", "output")
+    }
+    held = 4 * 16384 * 512 * 2
+    assert held + core.library().workspace_size(core.make_params(views), "cuda") < 1 << 30
+    output = run_bsnd(inputs)
+    rows = slice(8000, 8064)
+    np.testing.assert_allclose(output[0, rows, 0].astype(np.float64), attend_rows(inputs, 0, 0, rows), atol=1e-3)
+    assert np.isfinite(output).all()
+
+
+def test_offsets_of_more_than_32_bits() -> None:
+    """2^31 elements of value: 1 in the first half, 3 in the second, all weights equal."""
+    kv_len, size = 1 << 24, 128
+    elements = kv_len * size
+    memory = {name: cuda.mem_alloc(2 * elements) for name in ("key", "value")}
+    cuda.memset_d32(memory["key"], 0, elements // 2)
+    one, three = 0x3C003C00, 0x42004200
+    cuda.memset_d32(memory["value"], one, elements // 4)
+    cuda.memset_d32(int(memory["value"]) + elements, three, elements // 4)
+    query, output = Buffer(np.ones((1, 1, 1, size), np.float16)), Buffer(np.zeros((1, 1, 1, size), np.float16))
+    views = {"query": query.view, "output": output.view}
+    for name, allocation in memory.items():
+        views[name] = core.TensorView.contiguous(int(allocation), "float16", (1, 1, kv_len, size))
+    library, params = core.library(), core.make_params(views)
+    workspace = Buffer(np.zeros(library.workspace_size(params, "cuda"), np.uint8))
+    library.forward(params, "cuda", workspace=workspace.view.pointer)
+    cuda.Context.synchronize()
+    np.testing.assert_allclose(output.read().astype(np.float32), 2.0, atol=2e-3)
+
+
+def test_an_unsupported_head_size_names_itself_and_the_gpu() -> None:
+    case = AttentionCase("big", head_size=513, q_len=2)
+    with pytest.raises(core.CoreUnsupportedError, match=r"513") as caught:
+        run(case)
+    assert cuda.Device(0).name() in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ memory
+def in_poison(array: Array, *, row_gap: int, poison: float = np.nan) -> Array:
+    """A copy of a 4-D array whose rows lie `row_gap` elements apart, in memory full of `poison`."""
+    batch, heads, rows, columns = array.shape
+    memory = np.full((batch + 2, heads + 2, rows + 2, columns + row_gap), poison, array.dtype)
+    view = memory[1:-1, 1:-1, 1:-1, row_gap // 2 : row_gap // 2 + columns]
+    view[...] = array
+    return view
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("row_gap", [6, 8, 16])
+@pytest.mark.parametrize(("q_len", "kv_len", "head_size"), [(1, 1, 1), (17, 67, 37), (65, 130, 64), (130, 65, 80)])
+def test_nothing_outside_the_tensors_is_read_or_written(
+    dtype: str, row_gap: int, q_len: int, kv_len: int, head_size: int
+) -> None:
+    case = AttentionCase(
+        "guarded", batch=2, q_len=q_len, kv_len=kv_len, head_size=head_size, dtype=dtype, bias="BNST", mask="BNST",
+        is_causal=1, causal_alignment="bottom_right",
+    )  # fmt: skip
+    inputs = case.make_inputs()
+    for name in ("query", "key", "value", "attn_bias"):
+        inputs[name] = in_poison(inputs[name], row_gap=row_gap)
+    inputs["attn_mask"] = in_poison(inputs["attn_mask"], row_gap=row_gap, poison=True)
+    out = in_poison(np.zeros(case.shape("BNSE"), DTYPES[dtype]), row_gap=row_gap)
+    run(case, inputs, out=out)
+    check(np.ascontiguousarray(out), expect(case, tf32=dtype == "float32")[0])
+    assert isinstance(out.base, np.ndarray)
+    untouched = np.ones(out.base.shape, bool)
+    untouched[1:-1, 1:-1, 1:-1, row_gap // 2 : row_gap // 2 + head_size] = False
+    assert np.isnan(out.base.astype(np.float32)[untouched]).all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_keys_that_take_no_part_are_never_read(implementation: str) -> None:
+    """NaN in them would reach the output through 0 * NaN."""
+    case = AttentionCase(
+        "unread", batch=2, q_len=100, kv_len=200, key_lengths=(77, 200), blocks="C", block_size=16, window_left=1000,
+        dtype="float16",
+    )  # fmt: skip
+    if implementation != "sm80" and not supported(case, implementation):
+        pytest.skip(f"{implementation} leaves it to sm80")
+    inputs = case.make_inputs()
+    blocks = inputs["block_mask"]
+    assert 3 < blocks.sum() < len(blocks)
+    expected = expect(case)[0]
+    for name in ("key", "value"):
+        inputs[name][0, :, 77:] = np.nan
+        inputs[name][:, :, ~blocks.repeat(16)[:200]] = np.nan
+    check(run(case, inputs, implementation=implementation)[0], expected)
+
+
+# ----------------------------------------------------------------------------------------------------------- streams
+def test_streams_run_side_by_side() -> None:
+    """Two streams, each with its own data: nothing is shared between calls, and nothing waits for the whole device."""
+    cases = [AttentionCase(f"stream{i}", q_len=200 + i, dtype="float16", is_causal=1) for i in range(4)]
+    streams = [cuda.Stream() for _ in range(2)]
+    for index, case in enumerate(cases):
+        for actual, expected in zip(run(case, stream=streams[index % 2]), expect(case), strict=True):
+            check(actual, expected)
+
+
+# --------------------------------------------------------------------------------------------------------- precision
+@pytest.mark.parametrize("head_size", [64, 128, 256])
+@pytest.mark.parametrize("length", [256, 4096])
+def test_precise_is_as_exact_as_pytorch(head_size: int, length: int) -> None:
+    """max|o - o64| / max|o64| at most 1.5 times that of PyTorch's memory-efficient backend."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(head_size + length)
+    inputs = {name: rng.standard_normal((1, 2, length, head_size), np.float32) for name in ("query", "key", "value")}
+    case = AttentionCase("precise", q_len=length, head_size=head_size)
+    output, _ = run(case, inputs, precise=True)
+    tensors = [torch.from_numpy(array).cuda() for array in inputs.values()]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    exact = attention(*(tensor.double() for tensor in tensors)).cpu().numpy()
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        peer = attention(*tensors).cpu().numpy()
+    assert np.abs(output - exact).max() <= 1.5 * np.abs(peer - exact).max()
