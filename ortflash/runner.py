@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ _ERRORS_ONLY = 3
 
 
 def run_model(
-    model: ModelProto | bytes,
+    model: ModelProto,
     feed: Mapping[str, npt.NDArray[np.generic]],
     outputs: Sequence[str] | None = None,
     *,
@@ -55,11 +57,29 @@ def create_session(model: ModelProto | bytes, *, folder: Path | None = None, opt
     library = library_path()
     if library is not None:
         options.register_custom_ops_library(library)
-    data = model if isinstance(model, bytes) else model.SerializeToString()
-    try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions share no base but Exception
-        raise OrtflashError(f"ONNX Runtime doesn't load the model: {first_line(error)}") from None
+    with _loadable(model) as path_or_bytes:
+        try:
+            return onnxruntime.InferenceSession(path_or_bytes, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its exceptions share no base but Exception
+            raise OrtflashError(f"ONNX Runtime doesn't load the model: {first_line(error)}") from None
+
+
+@contextmanager
+def _loadable(model: ModelProto | bytes) -> Iterator[bytes | str]:
+    """The model as ONNX Runtime takes it: as bytes, or where it is large in a file, so that it isn't held twice."""
+    if isinstance(model, bytes):
+        yield model
+        return
+    from .graph_tools.stream import is_large, write_model
+
+    if not is_large(model):
+        yield model.SerializeToString()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        with path.open("wb") as file:
+            write_model(model, file)
+        yield str(path)
 
 
 def library_path() -> str | None:
