@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
@@ -96,7 +97,7 @@ def build_engine(
         compute_capabilities: GPUs to build for, such as ``"8.9"`` or ``"SM89"``, where it isn't this machine's own.
             TensorRT-RTX only; it then needs no GPU.
         embed_plugin: put the plugin library into the engine, so that it runs where ortflash isn't installed.
-        timing_cache: a file that TensorRT reads what it measured before from, and writes it to.
+        timing_cache: a file that TensorRT reads what it measured before from, and writes it to. Not in TensorRT-RTX.
         workspace_bytes: the most scratch memory of one layer.
         optimization_level: TensorRT's, 0 to 5.
         flavour: which TensorRT.
@@ -111,7 +112,8 @@ def build_engine(
     proto, rewritten = _fused_model(path, verify=verify, progress=progress)
     profile = make_profile(proto, shapes or {})
     trt = load_trt_plugin(import_tensorrt("rtx" if compute_capabilities and flavour == "auto" else flavour))
-    log = _make_logger(trt)
+    log = _logger(trt)
+    log.messages.clear()
     started = time.monotonic()
     builder = trt.Builder(log)
     if builder is None or not hasattr(builder, "create_network"):
@@ -130,7 +132,7 @@ def build_engine(
         _embed(trt, config)
     if progress is not None:
         config.progress_monitor = _make_monitor(trt, progress)
-    with _timing_cache(config, timing_cache):
+    with _timing_cache(trt, config, timing_cache):
         plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise OrtflashError(f"{name_of(trt)} builds no engine of {path.name}; its log says: {_errors(log)}")
@@ -172,8 +174,13 @@ def _is_old(trt: ModuleType) -> bool:
     return not is_rtx(trt) and tensorrt_version(trt) < (10, 0)
 
 
-def _make_logger(trt: ModuleType) -> Any:
-    """A logger that keeps everything, as (severity's name, text), in ``messages``; and prints nothing."""
+@functools.cache
+def _logger(trt: ModuleType) -> Any:
+    """The one logger of this process: it keeps what it hears, as (severity's name, text), in ``messages``.
+
+    TensorRT goes on using the logger that it was first given, whatever it is given later, so there is only one here and
+    it stays.
+    """
 
     class Logger(trt.ILogger):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
@@ -283,17 +290,20 @@ def _make_monitor(trt: ModuleType, progress: Progress) -> Any:
             return True
 
         def phase_finish(self, phase_name: str) -> None:
-            pass
+            if phase_name == self.phase:
+                progress("building", self.steps, self.steps)
 
     return Monitor()
 
 
 @contextlib.contextmanager
-def _timing_cache(config: Any, path: PathLike | None) -> Iterator[None]:
+def _timing_cache(trt: ModuleType, config: Any, path: PathLike | None) -> Iterator[None]:
     """Use a timing cache for one build, and write it back afterwards."""
     if path is None:
         yield
         return
+    if is_rtx(trt):
+        raise OrtflashError(f"{name_of(trt)} measures nothing while it builds, so it has no timing cache.")
     file = Path(path)
     try:
         before = file.read_bytes() if file.exists() else b""

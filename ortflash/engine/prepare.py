@@ -6,6 +6,8 @@ What changes, and why:
   in TensorRT-RTX 1.7, the function in TensorRT 10.1), and where there is no function, a plugin that isn't found is an
   error instead of a slow engine.
 - Each node says which of its inputs are neutral constants, because TensorRT shows a plugin no constants.
+- Integers past 32 bits become the largest that fits: TensorRT-RTX 1.7 cuts them off (a window of 2^40 became 0). What
+  has such a size means "unbounded".
 - For TensorRT 8, which hands bool tensors to no plugin, masks are cast to int32.
 """
 
@@ -22,6 +24,8 @@ from ..graph_tools.scopes import Scope, all_names, all_scopes
 
 NEUTRAL_INPUTS = "neutral_inputs"
 """The plugins' own attribute: bit i says that input i is a neutral constant. ``kNeutralInputs`` in state.h."""
+
+_INT32_MAX = 2**31 - 1
 
 
 def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
@@ -42,6 +46,8 @@ def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
         constants = _constants(scope)
         calls = [node for node in scope.container.node if spec.matches(node)]
         for node in calls:
+            for attribute in node.attribute:
+                attribute.i = max(-_INT32_MAX, min(attribute.i, _INT32_MAX))
             neutral = _neutral_inputs(node, constants)
             node.attribute.append(onnx.helper.make_attribute(NEUTRAL_INPUTS, neutral))
         if int32_masks:

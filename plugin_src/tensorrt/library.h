@@ -11,6 +11,8 @@ struct Library {
   int32_t version = 0;     // 0: none was found
   void* handle = nullptr;  // for dlsym(); the process keeps the library, so it is never closed
 
+  // Whether the layout of its classes is known: TensorRT-RTX before 1.7 was never looked into.
+  bool is_known() const { return handle != nullptr && (!is_rtx() || version >= 10700); }
   int major() const { return version >= 10000 ? version / 10000 : version / 1000; }
   bool is_rtx() const { return version >= 10000 && version < 100000; }
   // Interfaces that every class of TensorRT's derives from, loggers and all: TensorRT 11, and TensorRT-RTX 1.7.

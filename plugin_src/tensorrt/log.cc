@@ -2,8 +2,8 @@
 
 #include <dlfcn.h>
 
-#include <atomic>
 #include <cstdio>
+#include <mutex>
 
 #include "flash_attention_schema.h"
 #include "tensorrt/abi/logger.h"
@@ -12,18 +12,35 @@
 namespace ortflash::trt {
 namespace {
 
-// One finder for each layout; at most one of them is set.
-std::atomic<abi::bare::LoggerFinder*> bare_finder{nullptr};
-std::atomic<abi::versioned::LoggerFinder*> versioned_finder{nullptr};
+// Where TensorRT said that its log is: a finder, and the library that it is of.
+struct Source {
+  void* finder = nullptr;
+  Library library;
+};
 
-// Both return whether there was a logger.
+std::mutex source_mutex;
+Source current_source;
+
+Source source() {
+  const std::lock_guard<std::mutex> lock(source_mutex);
+  return current_source;
+}
+
+// Each returns whether there was a logger.
 template <typename Logger>
 bool log_to(Logger* logger, const char* message) {
   if (logger != nullptr) logger->log(abi::Severity::kERROR, message);
   return logger != nullptr;
 }
+bool log_to_finder(const Source& source, const char* message) {
+  if (source.finder == nullptr) return false;
+  if (source.library.has_versioned_interfaces()) {
+    return log_to(static_cast<abi::versioned::LoggerFinder*>(source.finder)->findLogger(), message);
+  }
+  return log_to(static_cast<abi::bare::LoggerFinder*>(source.finder)->findLogger(), message);
+}
 bool log_to_library(const Library& library, const char* message) {
-  if (library.handle == nullptr) return false;
+  if (!library.is_known()) return false;
   const auto get_logger = reinterpret_cast<void* (*)()>(dlsym(library.handle, "getLogger"));
   if (get_logger == nullptr) return false;
   if (library.has_versioned_interfaces()) return log_to(static_cast<abi::versioned::Logger*>(get_logger()), message);
@@ -33,12 +50,11 @@ bool log_to_library(const Library& library, const char* message) {
 }  // namespace
 
 void set_logger_finder(void* finder) {
-  const Library library = finder == nullptr ? Library{} : library_of(finder);
-  const bool versioned = library.has_versioned_interfaces();
-  // TensorRT-RTX before 1.7 was never looked into: it gets no log of ours.
-  const bool bare = library.version != 0 && !versioned && !library.is_rtx();
-  versioned_finder = versioned ? static_cast<abi::versioned::LoggerFinder*>(finder) : nullptr;
-  bare_finder = bare ? static_cast<abi::bare::LoggerFinder*>(finder) : nullptr;
+  Source next;
+  if (finder != nullptr) next.library = library_of(finder);
+  if (next.library.is_known()) next.finder = finder;
+  const std::lock_guard<std::mutex> lock(source_mutex);
+  current_source = next;
 }
 
 void log_error(const char* node_name, const Status& status) {
@@ -48,15 +64,11 @@ void log_error(const char* node_name, const Status& status) {
   } else {
     std::snprintf(message, sizeof(message), "%s node '%s': %s.", schema::kOpName, node_name, status.message);
   }
-  // TensorRT 8.6 hands a finder only to plugins that are stored in engines, and a finder finds nothing outside a build
-  // or a run; then the library's own logger, that of its first builder or runtime, is the one that there is.
-  if (abi::versioned::LoggerFinder* finder = versioned_finder; finder != nullptr) {
-    if (log_to(finder->findLogger(), message)) return;
-  }
-  if (abi::bare::LoggerFinder* finder = bare_finder; finder != nullptr) {
-    if (log_to(finder->findLogger(), message)) return;
-  }
-  if (log_to_library(loaded_library(), message)) return;
+  // A finder finds nothing while a model is parsed, and TensorRT 8.6 hands one only to plugins that are stored in
+  // engines. Then there is the logger of the library itself: that of its first builder or runtime.
+  const Source told = source();
+  if (log_to_finder(told, message) || log_to_library(told.library, message)) return;
+  if (told.finder == nullptr && log_to_library(loaded_library(), message)) return;
   std::fprintf(stderr, "ortflash: %s\n", message);
 }
 

@@ -1,4 +1,4 @@
-"""What the TensorRT tests share: the built plugins, the drivers, and pip's TensorRT-RTX, which needs no GPU to build."""
+"""What the TensorRT tests share: the built plugins, the drivers, and pip's TensorRT-RTX, which builds without a GPU."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def _plugin(major: int) -> str:
         pytest.skip(str(error))
 
 
+def _copy(library: str, folder: Path) -> Path:
+    """A library of the driver's own: one library has one log, and the real TensorRT may be in this process too."""
+    return Path(shutil.copy(library, folder))
+
+
 @pytest.fixture(scope="session")
 def plugin_v3() -> str:
     """Path of the plugin for TensorRT 10 and newer."""
@@ -42,13 +47,15 @@ def plugin_v2() -> str:
 @pytest.fixture(scope="session")
 def driver_v3(plugin_v3: str, tmp_path_factory: pytest.TempPathFactory) -> Driver:
     """Somebody in the place of TensorRT 10."""
-    return Driver(build_driver(3, tmp_path_factory.mktemp("driver")), plugin_v3, tensorrt_version=100000)
+    folder = tmp_path_factory.mktemp("driver")
+    return Driver(build_driver(3, folder), _copy(plugin_v3, folder), tensorrt_version=100000)
 
 
 @pytest.fixture(scope="session")
 def driver_v2(plugin_v2: str, tmp_path_factory: pytest.TempPathFactory) -> Driver:
     """Somebody in the place of TensorRT 8.6."""
-    return Driver(build_driver(2, tmp_path_factory.mktemp("driver")), plugin_v2, tensorrt_version=8600)
+    folder = tmp_path_factory.mktemp("driver")
+    return Driver(build_driver(2, folder), _copy(plugin_v2, folder), tensorrt_version=8600)
 
 
 @pytest.fixture(scope="session")
