@@ -7,7 +7,10 @@ README names where the corpus lies beside the checkout (`make corpus` runs all o
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +112,23 @@ def test_rewriting_twice_changes_nothing() -> None:
 
     assert twice.fused == 0
     assert twice.model == once
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="torch and transformers are not installed (make nightly)")
+@pytest.mark.parametrize("exporter", ["ts", "dy"])
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [("bert", "eager"), ("gpt2", "sdpa"), ("llama", "sdpa"), ("t5", "eager"), ("bart", "sdpa"), ("syn_gqa5d", "")],
+)
+def test_fresh_export_fuses_whole_and_agrees(family: str, attention: str, exporter: str, tmp_path: Path) -> None:
+    options = ["--exporter", exporter, "--opset", "18", "--out", str(tmp_path)]
+    options += ["--attention", attention] if attention else []
+    subprocess.run([sys.executable, MODELS / "export_zoo.py", "export", family, *options], check=True)
+    written = next(tmp_path.glob("*.onnx")).stem
+    sites = 6 if family in ("t5", "bart") else 2
+
+    outcome = check_model(tmp_path, {"model": written, "fusable": sites})
+
+    assert outcome.faults == ()
+    assert outcome.fused == sites
