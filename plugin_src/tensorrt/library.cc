@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <initializer_list>
 
 namespace ortflash::trt {
 namespace {
@@ -35,10 +36,12 @@ Library library_of(const void* object) {
 
 Library loaded_library() {
   for (int major = kNewestMajor; major >= kOldestMajor; --major) {
-    char name[32];
-    std::snprintf(name, sizeof(name), "libnvinfer.so.%d", major);
-    const Library library = find(name);
-    if (library.handle != nullptr) return library;
+    for (const char* format : {"libnvinfer.so.%d", "libnvinfer_lean.so.%d"}) {
+      char name[32];
+      std::snprintf(name, sizeof(name), format, major);
+      const Library library = find(name);
+      if (library.handle != nullptr) return library;
+    }
   }
   return {};
 }

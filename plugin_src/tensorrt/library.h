@@ -22,7 +22,7 @@ struct Library {
 // The library whose code this object of TensorRT's runs: where its table of virtual functions lies.
 Library library_of(const void* object);
 
-// The library that the process has loaded: libnvinfer.so of TensorRT 8.6 or newer.
+// The library that the process has loaded: libnvinfer.so of TensorRT 8.6 or newer, or its lean runtime.
 Library loaded_library();
 
 }  // namespace ortflash::trt

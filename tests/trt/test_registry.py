@@ -1,0 +1,96 @@
+"""The plugin in the registries of real TensorRTs: pip's lean runtimes, which start without a GPU up to this point.
+
+Each release runs in a process of its own. What they can't do without a GPU is open an engine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASES = ("10.16.1.11", "11.4.0.106")
+"""The oldest major version with IPluginV3, and the newest, which laid out registry and logger anew."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(params=RELEASES)
+def lean(request: pytest.FixtureRequest) -> Path:
+    """A folder with that lean runtime, downloaded once (50 MB); skips where it can't be had."""
+    release = request.param
+    folder = ROOT / ".cache" / "tensorrt-lean" / f"{release}-py{sys.version_info.major}.{sys.version_info.minor}"
+    if not (folder / "complete").is_file():
+        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target"]
+        packages = [f"tensorrt-lean-cu12-{part}=={release}" for part in ("libs", "bindings")]
+        result = subprocess.run([*command, str(unfinished), *packages], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            pytest.skip(f"tensorrt-lean {release} can't be installed here: {result.stderr.strip().splitlines()[-1]}")
+        (unfinished / "complete").touch()
+        if folder.exists():  # another worker was faster
+            shutil.rmtree(unfinished)
+        else:
+            unfinished.rename(folder)
+    return folder
+
+
+COMMON = """
+import ctypes, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import tensorrt_lean_bindings as trt
+registry = trt.get_plugin_registry()
+def find():
+    return registry.get_creator("FlashAttention", "1", "ortflash")
+def create(**values):
+    fields = [trt.PluginField(name, np.array([value], np.int64), trt.PluginFieldType.INT64)
+              for name, value in values.items()]
+    return find().create_plugin("attn", trt.PluginFieldCollection(fields), trt.TensorRTPhase.BUILD)
+assert find() is None
+"""
+
+
+def run(lean: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", COMMON + script, str(lean), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True)
+
+
+def test_loaded_by_the_registry(lean: Path, plugin_v3: str) -> None:
+    script = """
+registry.load_library(sys.argv[2])
+print([field.name for field in find().field_names][:3], create() is not None, create(window_left=-2) is None)
+"""
+    result = run(lean, script, plugin_v3)
+    assert result.stdout.split("\n")[0] == "['num_heads', 'kv_num_heads', 'scale'] True True"
+    assert "FlashAttention node 'attn': attribute 'window_left' is -2 but must be at least -1." in result.stderr
+
+
+def test_registered_by_a_plain_dlopen(lean: Path, plugin_v3: str) -> None:
+    script = """
+ctypes.CDLL(sys.argv[2])
+print(create() is not None)
+"""
+    result = run(lean, script, str(Path(plugin_v3).with_name("libortflash_trt_register.so")))
+    assert result.stdout.strip() == "True"
+    assert "ortflash" not in result.stderr
+
+
+def test_registering_without_tensorrt_says_so(plugin_v3: str) -> None:
+    path = str(Path(plugin_v3).with_name("libortflash_trt_register.so"))
+    script = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).ortflash_register_trt_plugin())"
+    result = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "0"
+    assert (
+        result.stderr.splitlines()
+        == [
+            "ortflash: the TensorRT plugin is not registered: TensorRT must be loaded first, and is not in this process"
+        ]
+        * 2
+    )
