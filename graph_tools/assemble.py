@@ -70,19 +70,19 @@ def assemble(found: Match) -> AttentionForm | Refusal:
     elem_types = _elem_types(found)
     if isinstance(elem_types, Refusal):
         return elem_types
-    best: _Choice | None = None
     reason: Refusal | None = None
-    for roles in _candidates(found):
-        for layout in _LAYOUTS:
-            for elem_type in elem_types:
+    for elem_type in elem_types:  # the model's own first, fp32 where an operand doesn't fit that
+        best: _Choice | None = None
+        for roles in _candidates(found):
+            for layout in _LAYOUTS:
                 choice = _choose(found, refined, roles, layout, elem_type)
                 if isinstance(choice, Refusal):
                     reason = reason or choice
                 elif best is None or choice.price < best.price - 1e-9:
                     best = choice
-    if best is None:
-        return reason or refuse(found.anchor.node, "layout", "no arrangement of the axes fits the fused op")
-    return _form(found, refined, best)
+        if best is not None:
+            return _form(found, refined, best)
+    return reason or refuse(found.anchor.node, "layout", "no arrangement of the axes fits the fused op")
 
 
 def _elem_types(found: Match) -> list[int] | Refusal:
@@ -148,7 +148,7 @@ def _choose(
     pair = _query_and_key(found, roles, q_axes, k_axes, elem_type)
     if isinstance(pair, Refusal):
         return pair
-    values = [item for item in _priced(scope, found.value, v_axes, elem_type) if item[1].factor == 1]
+    values = [item for item in _priced(scope, found.value, v_axes, elem_type, found.output_type) if item[1].factor == 1]
     if not values:
         return refuse(node, "layout", f"the values '{found.value[0].tensor}' can't be brought into the op's layout")
     outputs = [
@@ -222,8 +222,8 @@ def _query_and_key(
     """The cheapest pair of points whose scales multiply to a number that is known."""
     scope = found.anchor.scope
     best: tuple[float, Point, Point, float] | None = None
-    for query_price, query in _priced(scope, found.query, q_axes, elem_type):
-        for key_price, key in _priced(scope, found.key, k_axes, elem_type):
+    for query_price, query in _priced(scope, found.query, q_axes, elem_type, found.score_type):
+        for key_price, key in _priced(scope, found.key, k_axes, elem_type, found.score_type):
             scale = _scale(found, query, key, roles)
             total = query_price + key_price
             if scale is not None and (best is None or total < best[0] - 1e-9):
@@ -293,11 +293,14 @@ def _sink_point(found: Match, scores: Axes) -> Point | Refusal | None:
     return refuse(found.anchor.node, "sinks", f"the sink '{sinks.tensor}' varies along more than the heads")
 
 
-def _priced(scope: Scope, points: Sequence[Point], target: Axes, elem_type: int) -> list[tuple[float, Point]]:
+def _priced(
+    scope: Scope, points: Sequence[Point], target: Axes, elem_type: int, unknown: int
+) -> list[tuple[float, Point]]:
+    """What each point costs. Where a tensor's type isn't known it has the product's, ``unknown``: casts are."""
     priced = []
     for point in points:
         moves = plan(_axes(point.layout), target)
-        source = scope.elem_type(point.tensor)
+        source = scope.elem_type(point.tensor) or unknown
         if moves is None or (source != elem_type and elem_type not in UPCASTS.get(source, ())):
             continue
         priced.append((cost(moves) + point.kept + (CAST if source != elem_type else 0), point))
@@ -307,7 +310,7 @@ def _priced(scope: Scope, points: Sequence[Point], target: Axes, elem_type: int)
 def _no_operands(found: Match, q_axes: Axes, k_axes: Axes, elem_type: int) -> Refusal:
     scope, node = found.anchor.scope, found.anchor.node
     for points, axes, name in ((found.query, q_axes, "query"), (found.key, k_axes, "key")):
-        if not _priced(scope, points, axes, elem_type):
+        if not _priced(scope, points, axes, elem_type, found.score_type):
             return refuse(node, "layout", f"the {name} '{points[0].tensor}' can't be brought into the op's layout")
     return refuse(
         node,

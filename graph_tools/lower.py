@@ -196,7 +196,7 @@ def op_axes(form: AttentionForm, role: str) -> Axes:
 
 def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str) -> str:
     tensor = operand.tensor.name
-    if operand.tensor.elem_type != form.elem_type:
+    if operand.tensor.elem_type not in (0, form.elem_type):
         tensor = builder.add("Cast", [tensor], f"{role}_cast", to=form.elem_type)
     source, target = from_pattern(operand.axes), op_axes(form, role)
     if not operand.factors:

@@ -68,10 +68,20 @@ def _microsoft_like_input(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     return [Fact(inputs[0].elem_type, inputs[0].shape)]
 
 
-@shape_rule("SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization", "com.microsoft")
+@shape_rule("SkipLayerNormalization SkipSimplifiedLayerNormalization", "com.microsoft")
 def _skip_norm(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     facts = [Fact() for _ in node.outputs]
     facts[0] = Fact(inputs[0].elem_type, inputs[0].shape)
     if len(facts) > 3:
         facts[3] = facts[0]
     return facts
+
+
+@shape_rule("EmbedLayerNormalization", "com.microsoft")
+def _embed_norm(node: NodeView, inputs: list[Fact]) -> list[Fact]:
+    """(B,S) of ids and a table (V,H) give (B,S,H)."""
+    ids, table = inputs[0].shape, inputs[2].shape
+    if ids is None or table is None:
+        return [Fact(inputs[2].elem_type)]
+    embedded = Fact(inputs[2].elem_type, (*ids, table[1]))
+    return [embedded, Fact(TensorProto.INT32, ids[:1]), embedded]

@@ -14,6 +14,7 @@ from .shape_rules import shape_rule
 from .symbolic import Value
 
 
+@shape_rule("FusedConv", "com.microsoft")
 @shape_rule("Conv")
 def _conv(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     data, weight = inputs[0].shape, inputs[1].shape

@@ -25,6 +25,7 @@ def _matmul(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     return [Fact(elem_type, (*batch, *rows, *columns))]
 
 
+@shape_rule("FusedGemm", "com.microsoft")
 @shape_rule("Gemm")
 def _gemm(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     a, b = inputs[0].shape, inputs[1].shape
