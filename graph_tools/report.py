@@ -87,7 +87,7 @@ class ModelReport:
 
     model: str
     opset: int
-    target: Literal["ort", "onnx"]
+    target: Literal["ort", "ort-trt", "onnx"]
     sites: tuple[SiteReport, ...]
     already_fused: int = 0
     """FlashAttention nodes that were in the file before."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from onnx import ModelProto
 
 from .drawing import SiteDrawing, draw_site
+from .engine.ort_provider import move_to_provider_domain
 from .errors import InvalidModelError, OrtflashError
 from .extract import Cutter
 from .graph_tools import external_data, standard_attention
@@ -35,7 +36,7 @@ from .inputs import ATTEMPTS, Feed, generate_feeds, load_feed
 from .verify import Verification, Verifier, fused_edits, notes_of
 
 PathLike = str | os.PathLike[str]
-Target = Literal["ort", "onnx"]
+Target = Literal["ort", "ort-trt", "onnx"]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and how many there are."""
@@ -116,7 +117,8 @@ def rewrite(
     Args:
         model: a file, or a model in memory, which is left as it is.
         output: where to write; nothing is written without it. External data stays where it lies.
-        target: ``"ort"`` for ``ortflash::FlashAttention``, ``"onnx"`` for the standard ``Attention`` (opset 23 and up).
+        target: ``"ort"`` for ``ortflash::FlashAttention``, ``"ort-trt"`` for the same in the domain of ONNX Runtime's
+            TensorRT provider, ``"onnx"`` for the standard ``Attention`` (opset 23 and up).
         only: patterns of site names; other sites stay.
         skip: patterns of the names of sites that stay.
         min_length: sites whose key length is known to be shorter stay.
@@ -143,6 +145,8 @@ def rewrite(
         result, verification = work.apply_verified(chosen, verifier, progress)
     else:
         result = work.apply(chosen, in_place=not isinstance(model, ModelProto))
+    if target == "ort-trt":
+        move_to_provider_domain(result)
     written = None
     if output is not None and not work.report().count("fused"):
         written = work.write_unchanged(output if copy_unchanged else None, copy_data)
@@ -215,8 +219,8 @@ class _Work:
     """One model on its way through inspect and rewrite: its sites, what can be done with each, and what was."""
 
     def __init__(self, model: PathLike | ModelProto, target: Target) -> None:
-        if target not in ("ort", "onnx"):
-            raise OrtflashError(f"The target is ort or onnx, not {target!r}.")
+        if target not in ("ort", "ort-trt", "onnx"):
+            raise OrtflashError(f"The target is ort, ort-trt or onnx, not {target!r}.")
         self.model, self.folder, self.path = _load(model)
         self._opset = default_opset(self.model.opset_import)
         self._target = target

@@ -58,8 +58,11 @@ app.add_typer(bench.app, name="bench")
 
 ModelPath = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
 Target = Annotated[
-    Literal["ort", "onnx"],
-    typer.Option(help="ort: ortflash::FlashAttention; onnx: the standard Attention (opset 23 and up)."),
+    Literal["ort", "ort-trt", "onnx"],
+    typer.Option(
+        help="ort: ortflash::FlashAttention; ort-trt: the same for ONNX Runtime's TensorRT provider; onnx: the "
+        "standard Attention (opset 23 and up)."
+    ),
 ]
 Only = Annotated[
     list[str] | None, typer.Option(help="Sites to fuse, by name; * and ? fit anything. Again for more.", metavar="SITE")
@@ -264,7 +267,9 @@ def _shapes(texts: Sequence[str] | None) -> Mapping[str, Sequence[int]] | None:
     return dict(parse_shape(text) for text in texts) if texts else None
 
 
-def _report_writer(path: Path | None, model: Path, target: Literal["ort", "onnx"]) -> Callable[[ModelReport], None]:
+def _report_writer(
+    path: Path | None, model: Path, target: Literal["ort", "ort-trt", "onnx"]
+) -> Callable[[ModelReport], None]:
     """What writes the report when it is known; whether it can is checked now, and graphs are drawn before they go."""
     if path is None:
         return lambda report: None

@@ -38,8 +38,9 @@ if [ -z "${ORTFLASH_LIBRARY_DIR:-}" ]; then
     fail "the libraries do not build; the compiler's messages are above and in build/gpu-build.log."
   }
   ORTFLASH_LIBRARY_DIR=$(dirname "$(find "$PWD/build/gpu" -name libortflash_core.so | head -1)")
-  ort=$(find "$PWD/build/gpu" -name libortflash_ort.so | head -1)
-  [ "$(dirname "$ort")" = "$ORTFLASH_LIBRARY_DIR" ] || ln -sf "$ort" "$ORTFLASH_LIBRARY_DIR/"
+  for library in $(find "$PWD/build/gpu" -name 'libortflash_*.so' ! -path "$ORTFLASH_LIBRARY_DIR/*"); do
+    ln -sf "$library" "$ORTFLASH_LIBRARY_DIR/"
+  done
   export ORTFLASH_LIBRARY_DIR
 fi
 exec "$python" -m pytest -p no:benchmark -m gpu tests/gpu "$@"
