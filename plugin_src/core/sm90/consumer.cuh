@@ -57,13 +57,14 @@ class Consumer {
     wgmma_wait<0>();
     pin(s);
     while (uniform(tile->valid())) {
-      OnlineSoftmax<Tile::LAZY> softmax;
-      bool accumulate = false;  // whether o holds anything of this tile
+      OnlineSoftmax<Tile::LAZY, !Tile::SUM_BY_PRODUCT> softmax;
       KvStep step = peek(*tile, tile->last_block);
-      const auto clear = ClearBlocks::of<Tile::BLOCK_KV>(*tile, first_row(*tile));
+      step = sit_out(s, *tile, step);
+      const auto clear = BlockRange::clear<Tile::BLOCK_KV>(*tile, first_row(*tile));
+      bool accumulate = false;  // whether o holds anything of this tile
       stage_terms(*tile, step);
       while (true) {
-        // s: the scores of `step`. o: on its way to hold everything before it.
+        // s: the scores of step. o: on its way to hold everything before it.
         release_key();
         if (step.last) release_query();
         if constexpr (Tile::TERMS) terms_.apply(s, step, keys_ - 1);
@@ -110,7 +111,7 @@ class Consumer {
  private:
   using Scores = float[Tile::BLOCK_KV / 2];
   using Weights = uint32_t[Tile::BLOCK_KV / 4];
-  using Output = float[Tile::HEAD / 2];
+  using Output = float[Tile::O_COLUMNS / 2];
 
   // A condition that is the same in all lanes, in a form that lets the compiler know: products may not be issued
   // where it believes that a warp has split up.
@@ -120,6 +121,27 @@ class Consumer {
 
   __device__ __forceinline__ void stage_terms(const QueryTile& tile, const KvStep& step) {
     if constexpr (Tile::TERMS) terms_.stage(tile, step, first_row(tile));
+  }
+
+  // Passes over the blocks at the end of the keys that none of this warpgroup's rows sees, though other warpgroups'
+  // rows do; the tile's last step is never passed over. Their Q K^T is computed all the same, which keeps products out
+  // of branches; softmax and P V are saved.
+  __device__ __forceinline__ KvStep sit_out(Scores& s, const QueryTile& tile, KvStep step) {
+    const int end = end_of_blocks<Tile::BLOCK_KV>(tile, first_row(tile), p_.q_len);
+    while (uniform(step.block >= end && !step.last)) {
+      if constexpr (Tile::TERMS) terms_.skip(keys_);
+      release_key();
+      wait_for_key();
+      step = peek(tile, step.block);
+      turns_.wait();
+      issue_scores(s);
+      turns_.pass();
+      wait_for_value();
+      release_value(keys_ - 1);
+      wgmma_wait<0>();
+      pin(s);
+    }
+    return step;
   }
 
   // ---------------------------------------------------------------------------------------------- products
@@ -148,9 +170,9 @@ class Consumer {
     wgmma_fence();
 #pragma unroll
     for (int j = 0; j < Tile::BLOCK_KV / 16; ++j) {  // 16 rows of 128 bytes
-      Wgmma<typename Tile::Element, Tile::HEAD>::weighted(o, weights[4 * j], weights[4 * j + 1], weights[4 * j + 2],
-                                                          weights[4 * j + 3], v + j * 16 * 128 / 16,
-                                                          j != 0 || accumulate);
+      Wgmma<typename Tile::Element, Tile::O_COLUMNS>::weighted(o, weights[4 * j], weights[4 * j + 1],
+                                                               weights[4 * j + 2], weights[4 * j + 3],
+                                                               v + j * 16 * 128 / 16, j != 0 || accumulate);
     }
     wgmma_commit();
   }
@@ -166,7 +188,7 @@ class Consumer {
       if (!__any_sync(~0u, factor[0] != 1.0f || factor[1] != 1.0f)) return;
     }
 #pragma unroll
-    for (int i = 0; i < Tile::HEAD / 2; ++i) o[i] *= factor[i / 2 & 1];
+    for (int i = 0; i < Tile::O_COLUMNS / 2; ++i) o[i] *= factor[i / 2 & 1];
   }
 
   // -------------------------------------------------------------------------------------------------- rings

@@ -26,7 +26,7 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t (&w)[4]) {
 
 // A warpgroup's rows of one tile. o[4 j + 2 row + {0, 1}]: columns 8 j + 2 (lane % 4) + {0, 1}.
 template <class Tile, class Softmax>
-__device__ __forceinline__ void store_rows(const float (&o)[Tile::HEAD / 2], const Softmax& softmax,
+__device__ __forceinline__ void store_rows(const float (&o)[Tile::O_COLUMNS / 2], const Softmax& softmax,
                                            const ForwardParams& p, const QueryTile& tile, int warpgroup_row) {
   using T = typename Tile::Element;
   const int thread = opaque(threadIdx.x % 128);
@@ -34,7 +34,8 @@ __device__ __forceinline__ void store_rows(const float (&o)[Tile::HEAD / 2], con
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int q_row = warpgroup_row + thread / 32 * 16 + thread % 32 / 4 + 8 * row;
-    const auto result = softmax.finish(row, Tile::TERMS ? 1.0f : p.scale, sink);
+    const float sum = Tile::SUM_BY_PRODUCT ? o[Tile::O_COLUMNS / 2 - 4 + 2 * row] : quad_sum(softmax.row_sum[row]);
+    const auto result = softmax.finish(row, sum, Tile::TERMS ? 1.0f : p.scale, sink);
     const bool inside = q_row < p.q_len;
     if (p.softmax_lse != nullptr && inside && thread % 4 == 0) {
       p.softmax_lse[lse_index(p, tile, q_row)] = result.lse;

@@ -12,6 +12,7 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<SharedStorage<Tile>*>(raw + (-smem_address(raw) & 1023));
   if (threadIdx.x == 0) shared.init_barriers();
+  if constexpr (Tile::SUM_BY_PRODUCT) shared.write_ones();
   __syncthreads();
 
   if (threadIdx.x < 128) {

@@ -33,12 +33,12 @@ struct ForwardParams {
   int32_t num_heads, heads_per_kv;
 
   // Tiles and their order, see schedule.cuh.
-  int32_t q_tiles;        // of one head
-  int32_t head_count;     // batch * num_heads
-  int32_t tiles;          // of all heads
-  int32_t section_heads;  // heads that are worked on side by side
-  int32_t section_tiles;  // section_heads * q_tiles
-  int32_t longest_first;  // last rows first
+  int32_t q_tiles;         // of one head
+  int32_t head_count;      // batch * num_heads
+  int32_t section_heads;   // heads in a section
+  int32_t section_rounds;  // rounds in which a section is dealt to the blocks
+  int32_t heads_fastest;   // inside a section: all heads' first tiles, then their second ones
+  int32_t longest_first;   // last rows first
 
   // Row i sees keys j with i + offset - left <= j < i + offset + right + 1, offset = 0 or keys - q_len.
   int32_t left, right;  // kUnbounded = no limit

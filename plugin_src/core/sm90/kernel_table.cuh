@@ -22,19 +22,17 @@ Kernel kernel(const char* name, DType dtype, unsigned uses) {
 
 template <class T>
 KernelList kernels(DType dtype) {
-  constexpr bool kPlain = false, kWithTerms = true, kEager = false, kLazy = true;
   static const Kernel table[] = {
-      kernel<Tile<T, 64, 128, 3, kPlain, kLazy>>("sm90-d64-192x128", dtype, kFull),
-      kernel<Tile<T, 64, 128, 3, kPlain, kEager>>("sm90-d64-192x128-banded", dtype, kBanded),
-      kernel<Tile<T, 64, 128, 2, kWithTerms, kEager>>("sm90-d64-128x128-terms", dtype, kTerms),
-      kernel<Tile<T, 128, 176, 2, kPlain, kEager>>("sm90-d128-128x176", dtype, kFull),
-      kernel<Tile<T, 128, 128, 2, kPlain, kLazy>>("sm90-d128-128x128", dtype, kBanded),
-      kernel<Tile<T, 128, 128, 2, kWithTerms, kEager>>("sm90-d128-128x128-terms", dtype, kTerms),
-      kernel<Tile<T, 192, 112, 2, kPlain, kEager>>("sm90-d192-128x112", dtype, kFull | kBanded),
-      kernel<Tile<T, 192, 64, 2, kWithTerms, kEager>>("sm90-d192-128x64-terms", dtype, kTerms),
-      kernel<Tile<T, 256, 80, 2, kPlain, kLazy>>("sm90-d256-128x80", dtype, kFull),
-      kernel<Tile<T, 256, 64, 2, kPlain, kLazy>>("sm90-d256-128x64", dtype, kBanded),
-      kernel<Tile<T, 256, 64, 2, kWithTerms, kLazy>>("sm90-d256-128x64-terms", dtype, kTerms),
+      kernel<Tile<T, 64, 128, 3, kNoFlags>>("sm90-d64-192x128", dtype, kFull | kBanded),
+      kernel<Tile<T, 64, 128, 2, kWithTerms>>("sm90-d64-128x128-terms", dtype, kTerms),
+      kernel<Tile<T, 96, 128, 2, kNoFlags>>("sm90-d96-128x128", dtype, kFull | kBanded),
+      kernel<Tile<T, 128, 176, 2, kNoFlags>>("sm90-d128-128x176", dtype, kFull),
+      kernel<Tile<T, 128, 128, 2, kLazy>>("sm90-d128-128x128", dtype, kBanded),
+      kernel<Tile<T, 128, 128, 2, kWithTerms>>("sm90-d128-128x128-terms", dtype, kTerms),
+      kernel<Tile<T, 192, 112, 2, kNoFlags>>("sm90-d192-128x112", dtype, kFull | kBanded),
+      kernel<Tile<T, 192, 64, 2, kWithTerms>>("sm90-d192-128x64-terms", dtype, kTerms),
+      kernel<Tile<T, 256, 80, 2, kLazy>>("sm90-d256-128x80", dtype, kFull | kBanded),
+      kernel<Tile<T, 256, 64, 2, kWithTerms>>("sm90-d256-128x64-terms", dtype, kTerms),
   };
   return {table, sizeof(table) / sizeof(table[0])};
 }

@@ -24,7 +24,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-template <bool LAZY>
+// SUMS: whether l is kept here; otherwise P V brings it along.
+template <bool LAZY, bool SUMS>
 struct OnlineSoftmax {
   float row_max[2] = {-INFINITY, -INFINITY};  // m, in the units of s
   float row_sum[2] = {0.0f, 0.0f};            // l, this lane's part
@@ -32,54 +33,48 @@ struct OnlineSoftmax {
   // s becomes p; whatever was accumulated before must be multiplied by factor.
   template <int COUNT>
   __device__ __forceinline__ void step(float (&s)[COUNT], float scale_log2, float (&factor)[2]) {
+    // Two chains a row: with one warp a scheduler, latency counts.
+    float chain[2][2] = {{row_max[0], -INFINITY}, {row_max[1], -INFINITY}};
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+      float& longest = chain[i / 2 & 1][i / 4 & 1];
+      longest = fmaxf(longest, fmaxf(s[i], s[i + 1]));
+    }
+    float shift[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      // Two chains a row: with one warp a scheduler, latency counts.
-      float even = row_max[row], odd = -INFINITY;
-#pragma unroll
-      for (int i = 2 * row; i < COUNT; i += 4) {
-        float& chain = i & 4 ? odd : even;
-        chain = fmaxf(chain, fmaxf(s[i], s[i + 1]));
-      }
       const float before = row_max[row];
-      float now = quad_max(fmaxf(even, odd));
+      float now = quad_max(fmaxf(chain[row][0], chain[row][1]));
       if constexpr (LAZY) now = (now - before) * scale_log2 <= 8.0f ? before : now;
       row_max[row] = now;
-
       // A row of nothing but -inf keeps m = -inf, and -inf - -inf would be NaN.
-      float shift = now == -INFINITY ? 0.0f : __fmul_rn(now, scale_log2);
-      factor[row] = exp2_approx(__fadd_rn(__fmul_rn(before, scale_log2), -shift));
-      if (fabsf(shift) > kFar) {
-        // a m has lost the fraction: subtract first.
-#pragma unroll
-        for (int i = 2 * row; i < COUNT; i += 4) {
-          s[i] -= now;
-          s[i + 1] -= now;
-        }
-        factor[row] = exp2_approx(__fmul_rn(before - now, scale_log2));
-        shift = 0.0f;
-      }
+      shift[row] = now == -INFINITY ? 0.0f : __fmul_rn(now, scale_log2);
+      factor[row] = exp2_approx(__fadd_rn(__fmul_rn(before, scale_log2), -shift[row]));
+      if (fabsf(shift[row]) > kFar) factor[row] = exp2_approx(__fmul_rn(before - now, scale_log2));
+    }
+    if (fmaxf(fabsf(shift[0]), fabsf(shift[1])) > kFar) subtract_first(s, shift);
 
-      float sum = 0.0f;
+    float sum[2] = {0.0f, 0.0f};
 #pragma unroll
-      for (int i = 2 * row; i < COUNT; i += 4) {
-        s[i] = exp2_approx(fmaf(s[i], scale_log2, -shift));
-        s[i + 1] = exp2_approx(fmaf(s[i + 1], scale_log2, -shift));
-        sum += s[i] + s[i + 1];
-      }
-      row_sum[row] = fmaf(row_sum[row], factor[row], sum);
+    for (int i = 0; i < COUNT; i += 2) {
+      const int row = i / 2 & 1;
+      s[i] = exp2_approx(fmaf(s[i], scale_log2, -shift[row]));
+      s[i + 1] = exp2_approx(fmaf(s[i + 1], scale_log2, -shift[row]));
+      if constexpr (SUMS) sum[row] += s[i] + s[i + 1];
+    }
+    if constexpr (SUMS) {
+      row_sum[0] = fmaf(row_sum[0], factor[0], sum[0]);
+      row_sum[1] = fmaf(row_sum[1], factor[1], sum[1]);
     }
   }
 
-  // The last word on one row, once all lanes' parts are summed: what the accumulator is multiplied by, and the
-  // natural log-sum-exp. `scale` turns scores into natural units; `sink` is one more logit in these, -inf = none, that
-  // has no value row.
+  // The last word on one row, whose l is `sum`: what the accumulator is multiplied by, and the natural log-sum-exp.
+  // `scale` turns scores into natural units; `sink` is one more logit in these, -inf = none, that has no value row.
   struct Result {
     float inverse_sum;
     float lse;
   };
-  __device__ __forceinline__ Result finish(int row, float scale, float sink) const {
-    const float sum = quad_sum(row_sum[row]);
+  __device__ __forceinline__ Result finish(int row, float sum, float scale, float sink) const {
     const float top = row_max[row] * scale;  // -inf where nothing took part
     if (sink == -INFINITY) {
       if (sum == 0.0f) return {0.0f, -INFINITY};
@@ -92,7 +87,21 @@ struct OnlineSoftmax {
   }
 
  private:
+  // Past this, a m has lost so much of its fraction that a s - a m is off by more than 2^-4.
   static constexpr float kFar = 1 << 20;
+
+  // s - m before anything is multiplied, in the rows that need it.
+  template <int COUNT>
+  __device__ __forceinline__ void subtract_first(float (&s)[COUNT], float (&shift)[2]) const {
+    const float subtrahend[2] = {fabsf(shift[0]) > kFar ? row_max[0] : 0.0f,
+                                 fabsf(shift[1]) > kFar ? row_max[1] : 0.0f};
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) s[i] -= subtrahend[i / 2 & 1];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if (fabsf(shift[row]) > kFar) shift[row] = 0.0f;
+    }
+  }
 };
 
 }  // namespace ortflash::sm90

@@ -160,23 +160,28 @@ Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu,
   }
   f.q_tiles = static_cast<int32_t>(q_tiles);
   f.head_count = static_cast<int32_t>(heads);
-  f.longest_first = f.right != kUnbounded;
-  // Heads side by side: as many as have their keys and values in two thirds of L2, where rows differ in length (the
-  // long ones of all of them come first) or where heads share a bias or a mask (it is read once for all of them).
+  plan->grid = static_cast<int>(std::min<int64_t>(q_tiles * heads, gpu.multiprocessors));
+
+  // Heads side by side where rows differ in length, or where heads share a bias or a mask: it is read once for all of
+  // them. As many as have their keys and values in two thirds of L2, but enough for a round.
   const bool shared_term = (f.bias.source == TermSource::kTile && f.bias.tile_head == 0) ||
                            (f.mask.source == TermSource::kTile && f.mask.tile_head == 0);
-  f.section_heads = 1;
-  if (f.longest_first || shared_term) {
+  f.longest_first = f.right != kUnbounded;
+  f.heads_fastest = f.longest_first || shared_term;
+  int64_t section = heads;
+  if (f.heads_fastest) {
     const double head_bytes =
         2.0 * static_cast<double>(p.kv_len * (p.head_size + p.v_head_size)) / static_cast<double>(f.heads_per_kv);
-    while (f.section_heads * 2 <= heads && f.section_heads * 2 * q_tiles < (int64_t{1} << 30) &&
-           f.section_heads * 2 * head_bytes <= 0.6 * static_cast<double>(gpu.l2_bytes)) {
-      f.section_heads *= 2;
+    section = 1;
+    while (section < heads &&
+           (section * q_tiles < 0.9 * plan->grid ||
+            2.0 * static_cast<double>(section) * head_bytes <= 0.65 * static_cast<double>(gpu.l2_bytes))) {
+      section *= 2;
     }
+    section = std::min(section, heads);
   }
-  f.tiles = static_cast<int32_t>(q_tiles * heads);
-  f.section_tiles = f.section_heads * f.q_tiles;
-  plan->grid = std::min(f.tiles, gpu.multiprocessors);
+  f.section_heads = static_cast<int32_t>(section);
+  f.section_rounds = static_cast<int32_t>((section * q_tiles + plan->grid - 1) / plan->grid);
 
   const CUtensorMapDataType type =
       p.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;

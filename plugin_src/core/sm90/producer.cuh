@@ -18,8 +18,9 @@ class OperandLoader {
 
   // By a whole warp.
   __device__ void run() {
-    for (int turn = 0;; ++turn) {
-      const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p_, turn);
+    TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p_);
+    while (true) {
+      const QueryTile tile = tiles.next();
       BlockWalk<Tile> walk(p_, tile);
       if (!tile.valid()) return load_query(tile);
       if (walk.done()) continue;
@@ -116,7 +117,7 @@ class OperandLoader {
   SharedStorage<Tile>& shared_;
   const bool leader_;
   int keys_ = 0, queries_ = 0;  // numbers of the next ones to load
-  int kv_head_ = 0;                          // of the current tile
+  int kv_head_ = 0;             // of the current tile
   uint32_t landed_parity_ = 0;
 };
 
@@ -129,8 +130,9 @@ __device__ void load_terms(const ForwardMaps& maps, const ForwardParams& p, Shar
   const bool leader = threadIdx.x % 32 == 0;
   const int bytes = (bias ? Tile::BIAS_BYTES : 0) + (mask ? Tile::MASK_BYTES : 0);
   int number = 0;
-  for (int turn = 0;; ++turn) {
-    const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p, turn);
+  TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p);
+  while (true) {
+    const QueryTile tile = tiles.next();
     if (!tile.valid()) return;
     BlockWalk<Tile> walk(p, tile);
     while (!walk.done()) {
@@ -165,8 +167,9 @@ __device__ void answer_empty_tiles(const ForwardParams& p) {
   using Chunk = uint4;
   constexpr int kChunk = sizeof(Chunk) / sizeof(typename Tile::Element);
   const int lane = threadIdx.x % 32;
-  for (int turn = 0;; ++turn) {
-    const QueryTile tile = query_tile<Tile::BLOCK_Q, Tile::BLOCK_KV>(p, turn);
+  TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p);
+  while (true) {
+    const QueryTile tile = tiles.next();
     if (!tile.valid()) return;
     if (!BlockWalk<Tile>(p, tile).done()) continue;
     const float lse = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -INFINITY;

@@ -12,17 +12,26 @@
 namespace ortflash::sm90 {
 
 // ------------------------------------------------------------------------- causal, window, key lengths, the end
-// Row i keeps keys [max(0, i + diagonal_low), min(keys, i + diagonal_high)). Blocks in [first, end) are inside these
-// limits for all rows of a warpgroup.
-struct ClearBlocks {
+// Row i keeps keys [max(0, i + diagonal_low), min(keys, i + diagonal_high)).
+// The end of the blocks of which some row of a warpgroup sees some key.
+template <int BLOCK_KV>
+__device__ __forceinline__ int end_of_blocks(const QueryTile& tile, int warpgroup_row, int q_len) {
+  if (warpgroup_row >= q_len) return 0;
+  const int last_row = min(warpgroup_row + kWarpgroupRows, q_len) - 1;
+  return (max(min(tile.keys, last_row + tile.diagonal_high), 0) + BLOCK_KV - 1) / BLOCK_KV;
+}
+
+struct BlockRange {
   int first, end;
 
+  // Blocks of which every row of a warpgroup sees every key.
   template <int BLOCK_KV>
-  static __device__ __forceinline__ ClearBlocks of(const QueryTile& tile, int warpgroup_row) {
+  static __device__ __forceinline__ BlockRange clear(const QueryTile& tile, int warpgroup_row) {
     const int end = min(tile.keys, warpgroup_row + tile.diagonal_high);
     const int begin = warpgroup_row + kWarpgroupRows - 1 + tile.diagonal_low;
     return {(max(begin, 0) + BLOCK_KV - 1) / BLOCK_KV, max(end, 0) / BLOCK_KV};
   }
+
   __device__ __forceinline__ bool contains(int block) const { return block >= first && block < end; }
 };
 
@@ -96,8 +105,7 @@ class ScoreTerms {
       multiplier = 1.0f;
     }
 
-    const bool streamed = p_.bias.source == TermSource::kTile || p_.mask.source == TermSource::kTile;
-    if (streamed) {
+    if (streamed()) {
       shared_.term_full[slot_of<Tile::TERM_STAGES>(number)][group_].wait(parity_of<Tile::TERM_STAGES>(number));
     }
 
@@ -122,15 +130,25 @@ class ScoreTerms {
       apply_bits(s, tiles_.block_bits[group_][lane_row()], tiles_.block_bits[group_][lane_row() + 8], -INFINITY);
     }
 
-    if (streamed) {
+    if (streamed()) {
       __syncwarp();
       if (lane() == 0) shared_.term_empty[slot_of<Tile::TERM_STAGES>(number)][group_].arrive();
     }
   }
 
+  // For a block that the warpgroup sits out.
+  __device__ __forceinline__ void skip(int number) {
+    if (!streamed()) return;
+    shared_.term_full[slot_of<Tile::TERM_STAGES>(number)][group_].wait(parity_of<Tile::TERM_STAGES>(number));
+    if (threadIdx.x % 32 == 0) shared_.term_empty[slot_of<Tile::TERM_STAGES>(number)][group_].arrive();
+  }
+
  private:
   using Element = typename Tile::Element;
 
+  __device__ __forceinline__ bool streamed() const {
+    return p_.bias.source == TermSource::kTile || p_.mask.source == TermSource::kTile;
+  }
   __device__ __forceinline__ int lane() const { return thread_ % 32; }
   __device__ __forceinline__ int warp() const { return thread_ / 32; }
   __device__ __forceinline__ int lane_row() const { return warp() * 16 + lane() / 4; }  // of the warpgroup's 64

@@ -31,7 +31,7 @@ struct alignas(1024) SharedStorage {
   // Tiles of 16-bit elements are panels of 64 columns, 128-byte swizzled by the copy engine.
   uint8_t q[Tile::Q_STAGES][Tile::WARPGROUPS][Tile::Q_BYTES];  // panels [64 rows][64]
   uint8_t k[Tile::KV_STAGES][Tile::KV_BYTES];                  // panels [BLOCK_KV][64]
-  uint8_t v[Tile::KV_STAGES][Tile::KV_BYTES];
+  uint8_t v[Tile::KV_STAGES][Tile::V_SLOT_BYTES];              // the same, and a panel of ones where P V sums the rows
   typename Select<Tile::TERMS, TermTiles<Tile>, NoTermTiles>::Type terms;
 
   // More slots than Q has: a tile's description outlives its Q, until its rows are stored.
@@ -43,6 +43,18 @@ struct alignas(1024) SharedStorage {
   Barrier v_full[Tile::KV_STAGES], v_empty[Tile::KV_STAGES];
   Barrier v_landed;  // before the rows past key_lengths are zeroed
   Barrier term_full[Tile::TERM_STAGES][Tile::WARPGROUPS], term_empty[Tile::TERM_STAGES][Tile::WARPGROUPS];
+
+  // By all threads. Only the first column of the ones counts, and all of a panel is easier to write than one of it.
+  __device__ void write_ones() {
+    using T = typename Tile::Element;
+    for (int stage = 0; stage < Tile::KV_STAGES; ++stage) {
+      auto* ones = reinterpret_cast<uint32_t*>(v[stage] + Tile::KV_BYTES);
+      for (int i = threadIdx.x; i < (Tile::V_SLOT_BYTES - Tile::KV_BYTES) / 4; i += Tile::THREADS) {
+        ones[i] = pack<T>(1.0f, 1.0f);
+      }
+    }
+    fence_proxy_async();
+  }
 
   // By one thread, before anybody waits. One arrival fills a slot; lane 0 of each consuming warp empties it.
   __device__ void init_barriers() {

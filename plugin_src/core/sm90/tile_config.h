@@ -12,34 +12,44 @@ constexpr int kPanel = 64;
 // Rows of one warpgroup: the M of wgmma.
 constexpr int kWarpgroupRows = 64;
 
-// HEAD      D and E, padded up: 64, 128, 192 or 256
-// BLOCK_KV  keys a step
+// Variants of a kernel; bits of Tile's FLAGS.
+enum Flag : unsigned {
+  kNoFlags = 0,
+  kWithTerms = 1,     // softcap, attn_bias, attn_mask and block_mask are compiled in
+  kLazy = 2,          // the accumulator is rescaled only where a row's maximum grew by more than 2^8
+  kSumByProduct = 4,  // V gets a column of ones, so that P V sums the rows as well: of weights in halves, without LSE
+};
+
+// HEAD        D and E, padded up: 64, 96, 128, 192 or 256
+// BLOCK_KV    keys a step
 // WARPGROUPS  consumer warpgroups, 64 query rows each; one more warpgroup loads
-// TERMS     whether softcap, attn_bias, attn_mask and block_mask are compiled in
-// LAZY      whether the accumulator is rescaled only when a row's maximum grew by more than 2^8
-template <class Element_, int HEAD_, int BLOCK_KV_, int WARPGROUPS_, bool TERMS_, bool LAZY_>
+template <class Element_, int HEAD_, int BLOCK_KV_, int WARPGROUPS_, unsigned FLAGS>
 struct Tile {
   using Element = Element_;
   static constexpr int HEAD = HEAD_;
   static constexpr int BLOCK_KV = BLOCK_KV_;
   static constexpr int WARPGROUPS = WARPGROUPS_;
-  static constexpr bool TERMS = TERMS_;
-  static constexpr bool LAZY = LAZY_;
+  static constexpr bool TERMS = (FLAGS & kWithTerms) != 0;
+  static constexpr bool LAZY = (FLAGS & kLazy) != 0;
+  static constexpr bool SUM_BY_PRODUCT = (FLAGS & kSumByProduct) != 0;
 
   static constexpr int BLOCK_Q = kWarpgroupRows * WARPGROUPS;
   static constexpr int THREADS = 128 * (WARPGROUPS + 1);
-  static constexpr int PANELS = HEAD / kPanel;
+  static constexpr int PANELS = (HEAD + kPanel - 1) / kPanel;
   static constexpr int KV_STAGES = 2;
+  static constexpr int O_COLUMNS = HEAD + (SUM_BY_PRODUCT ? 8 : 0);  // of P V
+  static_assert(!SUM_BY_PRODUCT || HEAD % kPanel == 0, "the ones are a panel of their own");
 
-  static constexpr int Q_BYTES = kWarpgroupRows * HEAD * 2;  // of one warpgroup
-  static constexpr int KV_BYTES = BLOCK_KV * HEAD * 2;       // of one stage of K, or of V
+  static constexpr int Q_BYTES = kWarpgroupRows * PANELS * kPanel * 2;                    // of one warpgroup
+  static constexpr int KV_BYTES = BLOCK_KV * PANELS * kPanel * 2;                         // of a stage of K, or of V
+  static constexpr int V_SLOT_BYTES = KV_BYTES + SUM_BY_PRODUCT * BLOCK_KV * kPanel * 2;  // V and the ones
   static constexpr int BIAS_BYTES = kWarpgroupRows * BLOCK_KV * 2;
   static constexpr int MASK_BYTES = kWarpgroupRows * BLOCK_KV;
 
   static constexpr int TERM_BYTES = TERMS ? WARPGROUPS * (BIAS_BYTES + MASK_BYTES) : 0;
   static constexpr int BIT_BYTES = TERMS ? WARPGROUPS * (2 * kWarpgroupRows * BLOCK_KV / 8 + 16 * BLOCK_KV) : 0;
   // A second slot for Q (and for the tiles of bias and mask) where it fits: 3 KB stay for barriers and alignment.
-  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - BIT_BYTES - 2 * KV_STAGES * KV_BYTES;
+  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - BIT_BYTES - KV_STAGES * (KV_BYTES + V_SLOT_BYTES);
   static constexpr int TERM_STAGES = FREE_BYTES >= WARPGROUPS * Q_BYTES + 2 * TERM_BYTES ? 2 : 1;
   static constexpr int Q_STAGES = FREE_BYTES >= 2 * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES ? 2 : 1;
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
