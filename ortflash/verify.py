@@ -8,6 +8,7 @@ the model's own type, the fused ones in ONNX Runtime, and :mod:`.criterion` judg
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -351,10 +352,11 @@ def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: boo
     if not terms:
         return drawn
     changed = False
+    readers = Counter(edit.border.values())
     for term in form.terms if form is not None else ():
         name = term.tensor.name
-        if name not in edit.border.values() or name not in values:
-            continue
+        if readers[name] != 1 or name not in values:
+            continue  # read in two roles, it has to keep the values that make them agree
         if term.kind == "bias" and _is_float(values[name]):
             drawn[name] = rng.standard_normal(values[name].shape).astype(values[name].dtype)
             changed = True
