@@ -42,30 +42,38 @@ inline void store_some(T* p, Vec x, int64_t count) {
   std::memcpy(p, copy, static_cast<size_t>(count) * sizeof(T));
 }
 
-// to[r][c] = from[r][c]; `to` (rows, columns) contiguous.
+// to[r][c] = from[r][c]; `to` has rows of `width` >= columns elements, of which those past `columns` become 0.
 template <class T>
-void load_rows(const T* from, int64_t row_stride, int64_t rows, int64_t columns, float* to) {
-  for (int64_t r = 0; r < rows; ++r, from += row_stride, to += columns) {
+void load_rows(const T* from, int64_t row_stride, int64_t rows, int64_t columns, int64_t width, float* to) {
+  for (int64_t r = 0; r < rows; ++r, from += row_stride, to += width) {
     int64_t c = 0;
     for (; c + kLanes <= columns; c += kLanes) store(to + c, load_vector(from + c));
-    if (c < columns) store_some(to + c, load_some(from + c, columns - c), columns - c);
+    if (c == columns) continue;
+    const Vec last = load_some(from + c, columns - c);
+    if (c + kLanes <= width) {
+      store(to + c, last);
+    } else {
+      store_some(to + c, last, columns - c);
+    }
   }
 }
 
-// to[c][r] = factor * from[r][c]; `to` (columns, width), width a multiple of kLanes and at least `rows`.
-// Rows from `rows` to `width` become 0.
+// to[c][r] = factor * from[offsets[r] + c * column_stride]; `to` (columns, width), width a multiple of kLanes and at
+// least `rows`. Rows from `rows` to `width` become 0.
 template <class T>
-void load_transposed(const T* from, int64_t row_stride, int64_t column_stride, int64_t rows, int64_t columns,
+void load_transposed(const T* from, const int64_t* offsets, int64_t column_stride, int64_t rows, int64_t columns,
                      float factor, int64_t width, float* to) {
   for (int64_t r = 0; r < width; r += kLanes) {
     for (int64_t c = 0; c < columns; c += kLanes) {
       const int64_t some = columns - c < kLanes ? columns - c : kLanes;
       Vec block[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        const T* row = from + (r + i) * row_stride + c * column_stride;
         if (r + i >= rows) {
           block[i] = zero();
-        } else if (column_stride != 1) {
+          continue;
+        }
+        const T* row = from + offsets[r + i] + c * column_stride;
+        if (column_stride != 1) {
           T gathered[kLanes] = {};
           for (int64_t k = 0; k < some; ++k) gathered[k] = row[k * column_stride];
           block[i] = load_vector(gathered);
@@ -79,10 +87,15 @@ void load_transposed(const T* from, int64_t row_stride, int64_t column_stride, i
   }
 }
 
-// to[r][c] = from[c][r] * factors[r]; `from` (columns, width) as load_transposed leaves it.
+// to[offsets[r] + c] = from[c][r] * factors[r]; `from` (columns, width) as load_transposed leaves it.
 template <class T>
 void store_transposed(const float* from, int64_t width, const float* factors, int64_t rows, int64_t columns, T* to,
-                      int64_t row_stride) {
+                      const int64_t* offsets) {
+  // Output rows of several heads lie far apart: ask for all of them before the first is written.
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(to + offsets[r] + c, 1);
+  }
   for (int64_t r = 0; r < rows; r += kLanes) {
     for (int64_t c = 0; c < columns; c += kLanes) {
       const int64_t some = columns - c < kLanes ? columns - c : kLanes;
@@ -92,7 +105,7 @@ void store_transposed(const float* from, int64_t width, const float* factors, in
       }
       transpose(block);
       for (int i = 0; i < kLanes && r + i < rows; ++i) {
-        T* row = to + (r + i) * row_stride + c;
+        T* row = to + offsets[r + i] + c;
         if (some == kLanes) {
           store_vector(row, block[i]);
         } else {
@@ -101,6 +114,14 @@ void store_transposed(const float* from, int64_t width, const float* factors, in
       }
     }
   }
+}
+
+// to[c] = factor * from[c]
+template <class T>
+void store_row(const float* from, float factor, int64_t columns, T* to) {
+  int64_t c = 0;
+  for (; c + kLanes <= columns; c += kLanes) store_vector(to + c, mul(load(from + c), broadcast(factor)));
+  if (c < columns) store_some(to + c, mul(load_some(from + c, columns - c), broadcast(factor)), columns - c);
 }
 
 // Calls function(pointer of the storage type) for a pointer of a run-time type, `offset` elements on.

@@ -12,17 +12,20 @@
 
 namespace ortflash::cpu {
 
-// One piece of work: `rows` consecutive queries of one head against all of its keys.
+// One piece of work: `rows` consecutive queries of `heads` consecutive heads, which share one key/value head, against
+// all of its keys. heads * rows is at most the kernel's max_rows. With a block mask, heads is 1 and all rows lie in one
+// of its blocks.
 struct Item {
   int64_t batch;
-  int64_t head;
+  int64_t first_head;
+  int64_t heads;
   int64_t first_row;
   int64_t rows;
 };
 
 struct TileKernel {
   int64_t lanes;     // fp32 lanes of a vector; queries lie along them
-  int64_t max_rows;  // most rows of an Item
+  int64_t max_rows;  // most queries of an Item
   // Bytes of scratch that run() wants for these params, whatever the item; a multiple of 256.
   size_t (*scratch_bytes)(const AttentionParams& params);
   // Computes the item's rows of output and softmax_lse. `scratch` is aligned to 256.

@@ -75,11 +75,9 @@ struct OnlineSoftmax {
   alignas(64) float row_max[kVectors * kLanes];
   alignas(64) float row_sum[kVectors * kLanes];
 
-  void reset(float sink) {
-    for (int i = 0; i < kVectors * kLanes; ++i) {
-      row_max[i] = sink;
-      row_sum[i] = sink == -kInfinity ? 0.0f : 1.0f;
-    }
+  void reset(int lane, float sink) {
+    row_max[lane] = sink;
+    row_sum[lane] = sink == -kInfinity ? 0.0f : 1.0f;
   }
 
   // scores = exp(scores - new row_max) in place; correction[q] = exp(old row_max - new row_max), which is what every

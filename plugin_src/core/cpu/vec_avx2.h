@@ -25,8 +25,7 @@ inline Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
 inline Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 inline Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
 inline Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
-inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }    // a * b + c
-inline Vec fnma(Vec a, Vec b, Vec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a * b
+inline Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }  // a * b + c
 inline Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 inline Vec absolute(Vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 inline Vec copy_sign(Vec magnitude, Vec sign) {
@@ -45,7 +44,6 @@ inline Vec scale_by_power(Vec x, Vec shifted_n) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
 }
 
-inline Vec load_as_float(const float* p) { return load(p); }
 inline Vec load_half(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }

@@ -1,8 +1,7 @@
-// The vector type of the CPU kernels in plain C++: 4 fp32 lanes, which a compiler turns into whatever the machine has.
-// Included by tile_portable.cc only.
+// The vector type of the CPU kernels for any processor: 4 fp32 lanes as a vector of the compiler (GCC and Clang), which
+// becomes SSE2, NEON or whatever the target has. Included by tile_portable.cc only.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -10,27 +9,48 @@ namespace ortflash::cpu {
 namespace {
 
 constexpr int kLanes = 4;
+// 4 x 2 accumulators leave 8 registers of 16.
 constexpr int kMaxVectors = 2;
 constexpr int kProductRows = 4;
 
-struct Vec {
-  float lane[kLanes];
-};
-struct Lanes {
-  bool lane[kLanes];
-};
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t Lanes __attribute__((vector_size(16)));  // a predicate per lane: all ones or all zeros
 
-template <class Function>
-inline Vec map(Function function) {
-  Vec result;
-  for (int i = 0; i < kLanes; ++i) result.lane[i] = function(i);
-  return result;
+typedef uint32_t Words __attribute__((vector_size(16)));
+
+inline Lanes bits_of(Vec x) { return reinterpret_cast<Lanes>(x); }
+inline Vec of_bits(Lanes x) { return reinterpret_cast<Vec>(x); }
+
+inline Vec load(const float* p) {
+  Vec x;
+  std::memcpy(&x, p, sizeof(x));
+  return x;
 }
-template <class Function>
-inline Lanes test(Function function) {
-  Lanes result;
-  for (int i = 0; i < kLanes; ++i) result.lane[i] = function(i);
-  return result;
+inline void store(float* p, Vec x) { std::memcpy(p, &x, sizeof(x)); }
+inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
+inline Vec zero() { return broadcast(0.0f); }
+inline Vec add(Vec a, Vec b) { return a + b; }
+inline Vec sub(Vec a, Vec b) { return a - b; }
+inline Vec mul(Vec a, Vec b) { return a * b; }
+inline Vec div(Vec a, Vec b) { return a / b; }
+// Rounded twice: a true fma is a library call on processors without one.
+inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }  // a * b + c
+
+inline Lanes less(Vec a, Vec b) { return a < b; }  // false where either is NaN
+inline Lanes equal(Vec a, Vec b) { return a == b; }
+inline Lanes both(Lanes a, Lanes b) { return a & b; }
+inline bool any(Lanes a) { return (a[0] | a[1] | a[2] | a[3]) != 0; }
+inline Vec select(Lanes which, Vec yes, Vec no) { return of_bits((bits_of(yes) & which) | (bits_of(no) & ~which)); }
+inline Vec max(Vec a, Vec b) { return select(b < a, a, b); }
+
+inline Vec absolute(Vec a) { return of_bits(bits_of(a) & 0x7fffffff); }
+inline Vec copy_sign(Vec magnitude, Vec sign) {
+  return of_bits((bits_of(magnitude) & 0x7fffffff) | (bits_of(sign) & ~0x7fffffff));
+}
+
+// x * 2^n, n given as the fp32 value n + 1.5 * 2^23, so that its low bits are n.
+inline Vec scale_by_power(Vec x, Vec shifted_n) {
+  return reinterpret_cast<Vec>(reinterpret_cast<Words>(x) + (reinterpret_cast<Words>(shifted_n) << 23));
 }
 
 inline float from_bits(uint32_t bits) {
@@ -42,69 +62,6 @@ inline uint32_t to_bits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
-}
-
-inline Vec load(const float* p) {
-  return map([=](int i) { return p[i]; });
-}
-inline void store(float* p, Vec x) {
-  for (int i = 0; i < kLanes; ++i) p[i] = x.lane[i];
-}
-inline Vec broadcast(float x) {
-  return map([=](int) { return x; });
-}
-inline Vec zero() { return broadcast(0.0f); }
-inline Vec add(Vec a, Vec b) {
-  return map([=](int i) { return a.lane[i] + b.lane[i]; });
-}
-inline Vec sub(Vec a, Vec b) {
-  return map([=](int i) { return a.lane[i] - b.lane[i]; });
-}
-inline Vec mul(Vec a, Vec b) {
-  return map([=](int i) { return a.lane[i] * b.lane[i]; });
-}
-inline Vec div(Vec a, Vec b) {
-  return map([=](int i) { return a.lane[i] / b.lane[i]; });
-}
-inline Vec fma(Vec a, Vec b, Vec c) {  // a * b + c, rounded twice: a true fma is a library call on the baseline
-  return map([=](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
-}
-inline Vec fnma(Vec a, Vec b, Vec c) {
-  return map([=](int i) { return c.lane[i] - a.lane[i] * b.lane[i]; });
-}
-inline Vec max(Vec a, Vec b) {
-  return map([=](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
-}
-inline Vec absolute(Vec a) {
-  return map([=](int i) { return from_bits(to_bits(a.lane[i]) & 0x7fffffffu); });
-}
-inline Vec copy_sign(Vec magnitude, Vec sign) {
-  return map([=](int i) {
-    return from_bits((to_bits(magnitude.lane[i]) & 0x7fffffffu) | (to_bits(sign.lane[i]) & 0x80000000u));
-  });
-}
-
-inline Lanes less(Vec a, Vec b) {
-  return test([=](int i) { return a.lane[i] < b.lane[i]; });
-}
-inline Lanes equal(Vec a, Vec b) {
-  return test([=](int i) { return a.lane[i] == b.lane[i]; });
-}
-inline Lanes both(Lanes a, Lanes b) {
-  return test([=](int i) { return a.lane[i] && b.lane[i]; });
-}
-inline bool any(Lanes a) {
-  bool result = false;
-  for (int i = 0; i < kLanes; ++i) result = result || a.lane[i];
-  return result;
-}
-inline Vec select(Lanes which, Vec yes, Vec no) {
-  return map([=](int i) { return which.lane[i] ? yes.lane[i] : no.lane[i]; });
-}
-
-// x * 2^n, n given as the fp32 value n + 1.5 * 2^23, so that its low bits are n.
-inline Vec scale_by_power(Vec x, Vec shifted_n) {
-  return map([=](int i) { return from_bits(to_bits(x.lane[i]) + (to_bits(shifted_n.lane[i]) << 23)); });
 }
 
 inline float half_to_float(uint16_t half) {
@@ -138,30 +95,27 @@ inline uint16_t float_to_bfloat(float value) {  // round to nearest even; a NaN 
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-inline Vec load_as_float(const float* p) { return load(p); }
 inline Vec load_half(const uint16_t* p) {
-  return map([=](int i) { return half_to_float(p[i]); });
+  return Vec{half_to_float(p[0]), half_to_float(p[1]), half_to_float(p[2]), half_to_float(p[3])};
 }
-inline Vec load_bfloat(const uint16_t* p) {
-  return map([=](int i) { return from_bits(static_cast<uint32_t>(p[i]) << 16); });
-}
+inline Vec load_bfloat(const uint16_t* p) { return of_bits(Lanes{p[0], p[1], p[2], p[3]} << 16); }
 inline Vec load_bytes(const uint8_t* p) {
-  return map([=](int i) { return static_cast<float>(p[i]); });
+  return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]), static_cast<float>(p[3])};
 }
 inline void store_half(uint16_t* p, Vec x) {
-  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(x.lane[i]);
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(x[i]);
 }
 inline void store_bfloat(uint16_t* p, Vec x) {
-  for (int i = 0; i < kLanes; ++i) p[i] = float_to_bfloat(x.lane[i]);
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_bfloat(x[i]);
 }
 
 // rows[i][j] <-> rows[j][i]
 inline void transpose(Vec (&rows)[kLanes]) {
   for (int i = 0; i < kLanes; ++i) {
     for (int j = 0; j < i; ++j) {
-      const float swapped = rows[i].lane[j];
-      rows[i].lane[j] = rows[j].lane[i];
-      rows[j].lane[i] = swapped;
+      const float swapped = rows[i][j];
+      rows[i][j] = rows[j][i];
+      rows[j][i] = swapped;
     }
   }
 }
