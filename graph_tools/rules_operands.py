@@ -88,13 +88,13 @@ def reshape(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
 @rule("Identity")
 def identity(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     """``Identity(x) -> x``."""
-    return OperandStep(node.input(0), layout, 1, "nothing", 0)
+    return OperandStep(node.input(0), layout, 1, "nothing", 1)
 
 
 @rule("Dropout")
 def dropout(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     """``Dropout(x) -> x`` in inference."""
-    return OperandStep(node.input(0), layout, 1, "nothing in inference", 0) if is_inference(scope, node) else None
+    return OperandStep(node.input(0), layout, 1, "nothing in inference", 1) if is_inference(scope, node) else None
 
 
 def is_inference(scope: Scope, node: NodeView) -> bool:
@@ -113,7 +113,7 @@ def cast(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     source, target = scope.elem_type(node.input(0)), node.int_attribute("to")
     if not source or target is None or (source != target and target not in UPCASTS.get(source, ())):
         return None
-    return OperandStep(node.input(0), layout, 1, "cast to a wider type", 4 if source != target else 0)
+    return OperandStep(node.input(0), layout, 1, "cast to a wider type", 4 if source != target else 1)
 
 
 @rule("Mul")

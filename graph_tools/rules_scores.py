@@ -169,16 +169,20 @@ def move(state: ScoreState, node: NodeView) -> ScoreResult:
 
 
 def _scaled(state: ScoreState, node: NodeView, data: int, factor: Value, fact: str) -> ScoreResult:
-    if state.floor is not None:
-        return refuse(node, "clamp", "the scores are scaled inside a clamp")
     return [state.at(node, node.input(data), fact, "scale", coeff=symbolic.mul(state.coeff, factor))]
+
+
+def _number(scope: Scope, name: str) -> Value | None:
+    """The one number that a tensor holds: a single element, or a constant that is the same throughout."""
+    single = scalar(scope.fact(name))
+    return single if single is not None or scope.producer(name) is not None else constant_fill(scope, name)
 
 
 @rule("Mul")
 def multiply(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Mul(s, c) -> s; scale *= c``; ``Mul(s, t) -> s; query *= t`` for a tensor that is the same for all keys."""
     for data, other in ((0, 1), (1, 0)):
-        factor = scalar(state.scope.fact(node.input(other)))
+        factor = _number(state.scope, node.input(other))
         if factor is not None and _keeps(state, node.input(data)):
             return _scaled(state, node, data, factor, f"scale *= {symbolic.to_text(factor)}")
     return _temperature(state, node, ((0, 1), (1, 0)), divides=False)
@@ -187,7 +191,7 @@ def multiply(state: ScoreState, node: NodeView) -> ScoreResult:
 @rule("Div")
 def divide(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Div(s, c) -> s; scale /= c``."""
-    divisor = scalar(state.scope.fact(node.input(1)))
+    divisor = _number(state.scope, node.input(1))
     if divisor is not None and _keeps(state, node.input(0)):
         factor = symbolic.real_divide(1.0, divisor)
         if factor is None:

@@ -28,7 +28,9 @@ def text(scope: Scope, name: str) -> list[str]:
 
 
 HEADS = "h = Constant<value_ints=[0,-1,4,16]>() r = Reshape(x, h)"
-SIZES = "n = Shape(x) one = Constant<value_ints=[1]>() zero = Constant<value_ints=[0]>() two = Constant<value_ints=[2]>()"
+SIZES = (
+    "n = Shape(x) one = Constant<value_ints=[1]>() zero = Constant<value_ints=[0]>() two = Constant<value_ints=[2]>()"
+)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,8 @@ def test_a_scale_computed_from_a_shape_is_known() -> None:
 
 
 def test_a_scale_of_an_unknown_head_size_is_a_power() -> None:
-    body = f"{SIZES} k = Gather<axis=0>(n, two) f = Cast<to=1>(k) r = Sqrt(f) o = Constant<value_float=1.0>() y = Div(o, r)"
+    root = f"{SIZES} k = Gather<axis=0>(n, two) f = Cast<to=1>(k) r = Sqrt(f)"
+    body = f"{root} o = Constant<value_float=1.0>() y = Div(o, r)"
     value = scalar(scope_of(body, inputs="float[B,S,D] x").fact("y"))
     assert value is not None
     assert to_text(value) == "D^-1/2"
