@@ -45,6 +45,8 @@ that the model computes in."""
 LARGEST_SCORES = 1 << 27
 """Scores of a site, in elements, up to which it is evaluated in float64; a larger one is held against its own type."""
 
+_OPERANDS = ("query", "key", "value")
+
 Progress = Callable[[], None]
 """Called after each site."""
 
@@ -337,17 +339,17 @@ def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEd
 def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool) -> Values | None:
     """``values`` with Q, K and V drawn anew, and with ``terms`` the float biases and bool masks too.
 
-    None where ``terms`` is asked for and the site has none that can be drawn.
+    What Q, K and V are made from (``source0`` ..., where the site reads a packed tensor or a cache) is drawn like them,
+    weights excepted. None where ``terms`` is asked for and the site has none that can be drawn.
     """
     form = edit.site.form
     drawn = dict(values)
     if form is not None:
-        head_size = _head_size(form, values[edit.border["query"]])
-        scale = abs(form.scale) or head_size**-0.5
-        deviation = math.sqrt(_score_target(form.softcap) / (scale * math.sqrt(head_size)))
-        for role, size in (("value", 1.0), ("key", deviation), ("query", deviation)):
-            name = edit.border[role]
-            if _is_float(values[name]):
+        deviation = math.sqrt(_score_target(form.softcap) / _gain(form, edit, values))
+        for role, name in edit.border.items():
+            is_operand = role in _OPERANDS or (role.startswith("source") and values[name].ndim >= 3)
+            if is_operand and _is_float(values[name]):
+                size = 1.0 if role == "value" else deviation
                 drawn[name] = (size * rng.standard_normal(values[name].shape)).astype(values[name].dtype)
     if not terms:
         return drawn
@@ -407,12 +409,18 @@ def _score_target(softcap: float) -> float:
     return max(PEAKED_DEVIATION, min(softcap, 4 * PEAKED_DEVIATION)) if softcap else PEAKED_DEVIATION
 
 
+def _gain(form: AttentionForm, edit: SiteEdit, values: Values) -> float:
+    """Deviation of the scores of Q and K that are drawn with deviation 1: scale * sqrt(D)."""
+    head_size = _head_size(form, edit, values)
+    return abs(form.scale) * math.sqrt(head_size) if form.scale else 1.0
+
+
 def _scores_of(edit: SiteEdit, values: Values) -> int:
-    """B*N*S*T, from the arrays themselves where the model leaves sizes open."""
+    """B*N*S*T, from the arrays themselves where the model leaves sizes open; 0 where they don't tell."""
     form = edit.site.form
-    if form is None:
+    if form is None or not {"query", "key"} <= edit.border.keys():
         return 0
-    head_size = _head_size(form, values[edit.border["query"]])
+    head_size = _head_size(form, edit, values)
     rows = values[edit.border["query"]].size // head_size
     key_rows = values[edit.border["key"]].size // head_size
     batch_and_heads = [form.sizes.get(letter) for axis in "BM" for letter in form.op_axes.get(axis, "").split()]
@@ -420,13 +428,14 @@ def _scores_of(edit: SiteEdit, values: Values) -> int:
     return rows * max(1, key_rows // max(1, separate))
 
 
-def _head_size(form: AttentionForm, query: npt.NDArray[Any]) -> int:
+def _head_size(form: AttentionForm, edit: SiteEdit, values: Values) -> int:
     """D, or a guess from the last axis of the query where the model doesn't say."""
     sizes = [form.sizes.get(letter) for letter in form.op_axes.get("D", "d").split()]
     known = [size for size in sizes if isinstance(size, int)]
     if known and len(known) == len(sizes):
         return math.prod(known)
-    return form.query.head_size or max(1, int(query.shape[-1]) if query.ndim else 1)
+    query = values.get(edit.border.get("query", ""))
+    return form.query.head_size or (max(1, int(query.shape[-1])) if query is not None and query.ndim else 1)
 
 
 def float_types(model: ModelProto) -> set[int]:
