@@ -82,15 +82,19 @@ class RefusedError(Exception):
     """The plugin said no; the message is what it logged."""
 
 
-def build_driver(version: int, folder: Path) -> Path:
-    """Compile the driver for IPluginV3 (3) or IPluginV2DynamicExt (2)."""
+def compile_library(source: str, target: Path, *options: str, major: int) -> Path:
+    """Compile a C++ file of this folder, with our declarations of that TensorRT's interfaces, into a shared library."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     assert compiler is not None, "no C++ compiler"
-    target = folder / f"driver_v{version}.so"
     command = [compiler, "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
-    command += [f"-DORTFLASH_TENSORRT_MAJOR={10 if version == 3 else 8}", f"-I{ROOT / 'plugin_src'}"]
-    subprocess.run([*command, str(HERE / f"driver_v{version}.cc"), "-o", str(target), "-ldl"], check=True)
+    command += [f"-DORTFLASH_TENSORRT_MAJOR={major}", f"-I{ROOT / 'plugin_src'}", str(HERE / source), "-o", str(target)]
+    subprocess.run([*command, *options, "-ldl"], check=True)
     return target
+
+
+def build_driver(version: int, folder: Path) -> Path:
+    """The driver for IPluginV3 (3) or IPluginV2DynamicExt (2)."""
+    return compile_library(f"driver_v{version}.cc", folder / f"driver_v{version}.so", major=10 if version == 3 else 8)
 
 
 class Driver:

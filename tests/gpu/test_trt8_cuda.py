@@ -1,0 +1,280 @@
+"""TensorRT 8.6 on a GPU: real engines of rewritten models, through libortflash_trt8.so, beside TensorRT's own.
+
+TRT8_LIB names the folder that has TensorRT's libraries (tests/trt/trt8.py). Its Python isn't needed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pycuda.driver as cuda
+import pytest
+from cases import Array
+from corpus import find_corpus
+from device import Buffer
+
+import ortflash
+from ortflash.engine.prepare import prepare
+from ortflash.engine.profiles import Range
+from ortflash.engine.runtime import get_trt_plugin_path
+from ortflash.errors import LibraryError
+from ortflash.graph_tools.rewrite import flash_calls
+from ortflash.inputs import generate_feeds, input_specs
+from ortflash.runner import run_model
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "trt"))
+
+from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
+
+TESTS = Path(__file__).resolve().parents[1]
+
+MODELS = (
+    "bert-ts-eager-op14",
+    "bert-ts-eager-op17-fp16",
+    "bart-ts-eager-op17",
+    "gpt2-ts-eager-op14",
+    "t5enc-ts-eager-op17",
+    "vit-ts-eager-op14",
+    "clipvision-ts-eager-op17",
+)
+"""Of the corpus: exported at opsets that TensorRT 8.6 reads."""
+SHIPPED = ("sdunet-ts-eager-op17",)
+
+HEADS, HEAD_SIZE = 12, 64
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+@pytest.fixture(scope="session")
+def trt8(tmp_path_factory: pytest.TempPathFactory) -> Tensorrt8:
+    folder = library_folder()
+    if folder is None:
+        pytest.skip("no TensorRT 8.6: TRT8_LIB does not name a folder with libnvinfer.so.8")
+    try:
+        plugin = get_trt_plugin_path(tensorrt_major=8)
+    except LibraryError as error:
+        pytest.skip(str(error))
+    return Tensorrt8(folder, plugin, tmp_path_factory.mktemp("trt8"))
+
+
+def to_tensorrt(array: Array) -> Array:
+    """TensorRT 8 reads 64-bit integers as 32-bit ones."""
+    return np.ascontiguousarray(array.astype(np.int32) if array.dtype == np.int64 else array)
+
+
+class Run:
+    """An engine with its inputs bound."""
+
+    def __init__(self, engine: Engine, feed: Mapping[str, Array], outputs: Mapping[str, Any]) -> None:
+        self.engine = engine
+        self.stream = cuda.Stream()
+        self.inputs = {name: Buffer(to_tensorrt(array)) for name, array in feed.items()}
+        for name, buffer in self.inputs.items():
+            engine.bind(name, buffer.view.pointer, buffer.array.shape)
+        self.outputs = {}
+        for name, dtype in outputs.items():
+            empty = np.zeros(engine.shape(name), np.int32 if dtype == np.int64 else dtype)
+            self.outputs[name] = Buffer(empty)
+            engine.bind(name, self.outputs[name].view.pointer)
+
+    def once(self) -> dict[str, Array]:
+        """The outputs of one run."""
+        self.engine.enqueue(self.stream.handle)
+        self.stream.synchronize()
+        return {name: buffer.read() for name, buffer in self.outputs.items()}
+
+    def time_ms(self, runs: int = 20) -> float:
+        """Median of that many runs, after three more."""
+        times = []
+        for _ in range(runs + 3):
+            start, end = cuda.Event(), cuda.Event()
+            start.record(self.stream)
+            self.engine.enqueue(self.stream.handle)
+            end.record(self.stream)
+            end.synchronize()
+            times.append(start.time_till(end))
+        return statistics.median(times[3:])
+
+
+def ranges_of(model: onnx.ModelProto, feed: Mapping[str, Array]) -> dict[str, Range]:
+    specs = {spec.name: spec for spec in input_specs(model)}
+    return {
+        name: Range(array.shape, array.shape, array.shape)
+        for name, array in feed.items()
+        if any(isinstance(dim, str) for dim in specs[name].dims)
+    }
+
+
+def load_models() -> Iterator[Any]:
+    folder = find_corpus()
+    for name in MODELS:
+        yield pytest.param(folder / f"{name}.onnx" if folder else None, id=name)
+    for name in SHIPPED:
+        yield pytest.param(TESTS.parent / "models" / f"{name}.onnx", id=name)
+
+
+# -------------------------------------------------------------------------------------------------------- whole models
+@pytest.mark.parametrize("path", load_models())
+def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, path: Path | None) -> None:
+    if path is None:
+        pytest.skip("no corpus beside the checkout")
+    original = onnx.load(path)
+    rewritten = ortflash.rewrite(original, verify=False).model
+    feed = generate_feeds(original, attempt=1)[0]
+    expected = run_model(original, feed)
+    half = any(spec.elem_type == onnx.TensorProto.FLOAT16 for spec in input_specs(original)) or "fp16" in path.name
+    dtypes = {name: array.dtype for name, array in expected.items()}
+    profile = ranges_of(original, feed)
+
+    ours = trt8.load(trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile, fp16=half))
+    layers = ours.layers()
+    plugins = [layer for layer in layers if layer["LayerType"] == "PluginV2"]
+    assert len(plugins) == len(flash_calls(rewritten)) > 0, [layer["LayerType"] for layer in layers]
+    assert not [layer for layer in layers if "softmax" in layer["LayerType"].lower()]
+    actual = Run(ours, feed, dtypes).once()
+    ours.close()
+
+    theirs = trt8.load(trt8.build(original.SerializeToString(), profile, fp16=half))
+    own = Run(theirs, feed, dtypes).once()
+    theirs.close()
+    for name, array in expected.items():
+        exact = array.astype(np.float64)
+        finite = np.isfinite(exact)
+        error, bound = (float(np.abs(one[name] - exact)[finite].max(initial=0.0)) for one in (actual, own))
+        floor = (2e-3 if half else 5e-4) * float(np.abs(exact[finite]).max(initial=0.0))
+        assert error <= 2 * bound + floor, f"{name}: ours is off by {error:.3g}, TensorRT's own by {bound:.3g}"
+
+
+# ---------------------------------------------------------------------------------------------------- attention alone
+def plain_attention(dtype: int = onnx.TensorProto.FLOAT16, *, mask: bool = False) -> onnx.ModelProto:
+    """softmax(Q K^T / 8 [where the mask]) V as exporters spell it, with open batch and length."""
+    node, value_info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    shape = ["batch", HEADS, "length", HEAD_SIZE]
+    np_type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
+    scale = onnx.numpy_helper.from_array(np.array(0.125, np_type), "scale")
+    lowest = onnx.numpy_helper.from_array(np.array(-np.inf, np_type), "lowest")
+    inputs = [value_info(name, dtype, shape) for name in ("query", "key", "value")]
+    nodes = [
+        node("Transpose", ["key"], ["key_t"], name="transpose", perm=[0, 1, 3, 2]),
+        node("MatMul", ["query", "key_t"], ["scores"], name="scores"),
+        node("Mul", ["scores", "scale"], ["scaled"], name="scale"),
+    ]
+    last = "scaled"
+    if mask:
+        inputs.append(value_info("mask", onnx.TensorProto.BOOL, ["batch", 1, 1, "length"]))
+        nodes.append(node("Where", ["mask", "scaled", "lowest"], ["masked"], name="where"))
+        last = "masked"
+    nodes.append(node("Softmax", [last], ["weights"], name="softmax", axis=-1))
+    nodes.append(node("MatMul", ["weights", "value"], ["output"], name="output"))
+    graph = onnx.helper.make_graph(
+        nodes, "attention", inputs, [value_info("output", dtype, shape)], [scale, lowest] if mask else [scale]
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+def attention_feed(length: int, batch: int = 1, *, mask: bool = False) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    shape = (batch, HEADS, length, HEAD_SIZE)
+    feed = {name: rng.standard_normal(shape, np.float32).astype(np.float16) for name in ("query", "key", "value")}
+    if mask:
+        feed["mask"] = np.arange(length) < np.array([[[[length - length // 3]]]] * batch)
+    return feed
+
+
+def profile_of(feed: Mapping[str, Array], most: Mapping[str, Array] | None = None) -> dict[str, Range]:
+    return {name: Range(a.shape, a.shape, (most or feed)[name].shape) for name, a in feed.items()}
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_one_engine_serves_every_length_of_its_profile(trt8: Tensorrt8, mask: bool) -> None:
+    original = plain_attention(mask=mask)
+    rewritten = ortflash.rewrite(original, verify=False).model
+    least, most = attention_feed(1, mask=mask), attention_feed(1500, batch=3, mask=mask)
+    engine = trt8.load(trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile_of(least, most)))
+    for length, batch in ((1, 1), (2, 3), (16, 1), (17, 2), (77, 1), (512, 3), (1500, 3)):
+        feed = attention_feed(length, batch, mask=mask)
+        exact = reference(feed)
+        actual = Run(engine, feed, {"output": np.float16}).once()["output"]
+        np.testing.assert_allclose(actual.astype(np.float64), exact, atol=4e-3, rtol=2e-3)
+    engine.close()
+
+
+def reference(feed: Mapping[str, Array]) -> Array:
+    query, key, value = (feed[name].astype(np.float64) for name in ("query", "key", "value"))
+    scores = query @ key.swapaxes(-1, -2) * 0.125
+    if "mask" in feed:
+        scores = np.where(feed["mask"], scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True) @ value)
+
+
+def test_d15_a_saved_engine_gives_the_same_bits_in_a_fresh_process(trt8: Tensorrt8, tmp_path: Path) -> None:
+    rewritten = ortflash.rewrite(plain_attention(), verify=False).model
+    feed = attention_feed(333)
+    plan = trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile_of(feed))
+    engine = trt8.load(plan)
+    here = Run(engine, feed, {"output": np.float16}).once()["output"]
+    engine.close()
+    (tmp_path / "engine.plan").write_bytes(plan)
+    np.savez(tmp_path / "feed.npz", **feed)
+    script = f"""
+import sys
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / "gpu")!r}, {str(TESTS / "trt")!r}]
+from pathlib import Path
+import numpy as np
+import pycuda.driver as cuda
+cuda.init()
+cuda.Device(0).retain_primary_context().push()
+from test_trt8_cuda import Run, Tensorrt8, get_trt_plugin_path, library_folder
+folder = Path(sys.argv[1])
+trt8 = Tensorrt8(library_folder(), get_trt_plugin_path(tensorrt_major=8), folder)
+engine = trt8.load((folder / "engine.plan").read_bytes())
+np.save(folder / "there.npy", Run(engine, np.load(folder / "feed.npz"), {{"output": np.float16}}).once()["output"])
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "there.npy").view(np.uint16), here.view(np.uint16))
+
+
+def test_refusals_are_told_in_tensorrts_log(trt8: Tensorrt8) -> None:
+    rewritten = ortflash.rewrite(plain_attention(), verify=False).model
+    node = flash_calls(rewritten)[0]
+    next(a for a in node.attribute if a.name == "softcap").f = -1.0
+    with pytest.raises(Tensorrt8Error, match=r"attribute 'softcap' is -1 but must be in \[0, inf\]"):
+        trt8.build(prepare(rewritten).SerializeToString(), profile_of(attention_feed(8)))
+
+
+def test_speed_beside_tensorrts_own_engine(trt8: Tensorrt8, capsys: pytest.CaptureFixture[str]) -> None:
+    """At least as fast everywhere, twice from 2,048 on, and lengths that its own engine can't allocate."""
+    original = plain_attention()
+    rewritten = ortflash.rewrite(original, verify=False).model
+    failures = []
+    for length in LENGTHS:
+        feed = attention_feed(length, batch=max(1, 4096 // length))
+        profile = profile_of(feed)
+        times, scratch = [], []
+        for model in (prepare(rewritten, int32_masks=True), original):
+            try:
+                engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
+            except Tensorrt8Error:
+                times.append(float("inf"))
+                scratch.append(0)
+                continue
+            times.append(Run(engine, feed, {"output": np.float16}).time_ms())
+            scratch.append(engine.device_bytes())
+            engine.close()
+        ratio = times[1] / times[0]
+        with capsys.disabled():
+            print(
+                f"\nS = {length:5d}, B = {max(1, 4096 // length):2d}: ours {times[0]:.3f} ms, TensorRT's own "
+                f"{times[1]:.3f} ms, {ratio:.2f}x; scratch {scratch[0] / 2**20:.0f} and {scratch[1] / 2**20:.0f} MiB",
+                end="",
+            )
+        if ratio < (2.0 if length >= 2048 else 1.0):
+            failures.append(f"S = {length}: {ratio:.2f}x")
+    assert not failures

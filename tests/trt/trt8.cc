@@ -1,0 +1,149 @@
+// TensorRT 8.6 itself, called through ctypes (trt8.py): parse, build, load and run engines on a machine that has its
+// libraries but neither its headers nor a Python for its bindings.
+//
+// The numbers below are the places of virtual functions in the interfaces behind TensorRT's objects (apiv::V...), read
+// in github.com/NVIDIA/TensorRT, include/NvInferImpl.h, at v8.6.0 and v8.6.1; the parser's are in onnx/onnx-tensorrt,
+// NvOnnxParser.h, branch 8.6-GA. test_trt_abi compares them with the headers where an SDK is at hand.
+#include <vector>
+
+#include "driver.h"
+#include "trt8_slots.h"
+
+namespace {
+
+using namespace nvinfer1;
+
+// Every object of TensorRT's that isn't the parser: a virtual destructor, and what does the work.
+class Object {
+ public:
+  virtual ~Object() = default;
+  void* impl;
+};
+
+template <typename Result, typename... Arguments>
+Result call(void* object, int slot, Arguments... arguments) {
+  void* impl = static_cast<Object*>(object)->impl;
+  using Function = Result (*)(void*, Arguments...);
+  return reinterpret_cast<Function>((*static_cast<void***>(impl))[slot])(impl, arguments...);
+}
+
+// The functions of the parser and of the plugin registry are their own.
+template <typename Result, typename... Arguments>
+Result call_interface(void* object, int slot, Arguments... arguments) {
+  using Function = Result (*)(void*, Arguments...);
+  return reinterpret_cast<Function>((*static_cast<void***>(object))[slot])(object, arguments...);
+}
+
+struct Libraries {
+  void* infer = nullptr;
+  void* parser = nullptr;
+};
+Libraries libraries;
+
+BareLogger& logger() {
+  static BareLogger logger;
+  return logger;
+}
+
+void* create(const char* function) {
+  const auto make = reinterpret_cast<void* (*)(void*, int32_t)>(dlsym(libraries.infer, function));
+  return make(&logger(), slots::kTensorRTVersion);
+}
+
+void destroy(void* object) { delete static_cast<Object*>(object); }
+
+}  // namespace
+
+// 0, or -1 and the reason in driver_log(). `plugins` is loaded before the parser, which needs it.
+DRIVER_EXPORT int32_t trt8_open(const char* infer, const char* plugins, const char* parser) {
+  libraries.infer = dlopen(infer, RTLD_NOW | RTLD_GLOBAL);
+  if (libraries.infer != nullptr && dlopen(plugins, RTLD_NOW | RTLD_GLOBAL) != nullptr) {
+    libraries.parser = dlopen(parser, RTLD_NOW | RTLD_LOCAL);
+  }
+  if (libraries.parser != nullptr) return 0;
+  log_text() += dlerror();
+  return -1;
+}
+
+DRIVER_EXPORT int32_t trt8_version() {
+  return reinterpret_cast<int32_t (*)()>(dlsym(libraries.infer, "getInferLibVersion"))();
+}
+
+DRIVER_EXPORT int32_t trt8_load_plugin(const char* path) {
+  void* registry = reinterpret_cast<void* (*)()>(dlsym(libraries.infer, "getPluginRegistry"))();
+  const int slot = trt8_version() == 8600 ? slots::kRegistryLoadLibraryOf860 : slots::kRegistryLoadLibraryOf861;
+  return call_interface<void*>(registry, slot, path) == nullptr ? -1 : 0;
+}
+
+// A serialized engine, or null and the reasons in the log. `least`, `typical` and `most` are the shapes of the inputs
+// `names`; there may be none.
+DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char* const* names,
+                               const DriverTensor* least, const DriverTensor* typical, const DriverTensor* most,
+                               int32_t count, int32_t fp16, size_t workspace_bytes) {
+  void* builder = create("createInferBuilder_INTERNAL");
+  if (builder == nullptr) return nullptr;
+  void* network = call<void*>(builder, slots::kBuilderCreateNetwork, uint32_t{1} << slots::kExplicitBatch);
+  const auto make_parser =
+      reinterpret_cast<void* (*)(void*, void*, int)>(dlsym(libraries.parser, "createNvOnnxParser_INTERNAL"));
+  void* parser = make_parser(network, &logger(), slots::kParserVersion);
+  void* plan = nullptr;
+  if (call_interface<bool>(parser, slots::kParserParse, model, model_bytes, static_cast<const char*>(nullptr))) {
+    void* config = call<void*>(builder, slots::kBuilderCreateConfig);
+    call<void>(config, slots::kConfigSetMemoryPoolLimit, int32_t{slots::kWorkspace}, workspace_bytes);
+    call<bool>(config, slots::kConfigSetTacticSources, uint32_t{0});  // no cuDNN, no cuBLAS
+    call<void>(config, slots::kConfigSetProfilingVerbosity, int32_t{slots::kDetailed});
+    if (fp16 != 0) call<void>(config, slots::kConfigSetFlag, int32_t{slots::kFp16});
+    if (count > 0) {
+      void* profile = call<void*>(builder, slots::kBuilderCreateProfile);
+      for (int32_t i = 0; i < count; ++i) {
+        const DriverTensor* const shapes[] = {&least[i], &typical[i], &most[i]};
+        for (int32_t select = 0; select < 3; ++select) {
+          call<bool>(profile, slots::kProfileSetDimensions, names[i], select, to_dims(*shapes[select]));
+        }
+      }
+      call<int32_t>(config, slots::kConfigAddProfile, profile);
+    }
+    plan = call<void*>(builder, slots::kBuilderBuild, network, config);
+    destroy(config);
+  }
+  call_interface<void>(parser, slots::kParserDestroy);
+  destroy(network);
+  destroy(builder);
+  return plan;
+}
+
+DRIVER_EXPORT const void* trt8_plan_data(void* plan) { return call<const void*>(plan, slots::kMemoryData); }
+DRIVER_EXPORT size_t trt8_plan_bytes(void* plan) { return call<size_t>(plan, slots::kMemorySize); }
+DRIVER_EXPORT void trt8_destroy(void* object) { destroy(object); }
+
+DRIVER_EXPORT void* trt8_runtime() { return create("createInferRuntime_INTERNAL"); }
+DRIVER_EXPORT void* trt8_load(void* runtime, const void* plan, size_t bytes) {
+  return call<void*>(runtime, slots::kRuntimeDeserialize, plan, bytes, static_cast<void*>(nullptr));
+}
+
+// The engine's layers as JSON.
+DRIVER_EXPORT const char* trt8_layers(void* engine) {
+  static std::string text;
+  void* inspector = call<void*>(engine, slots::kEngineCreateInspector);
+  text = call<const char*>(inspector, slots::kInspectorGetEngineInformation, int32_t{slots::kJson});
+  destroy(inspector);
+  return text.c_str();
+}
+DRIVER_EXPORT size_t trt8_device_bytes(void* engine) { return call<size_t>(engine, slots::kEngineDeviceMemory); }
+DRIVER_EXPORT void* trt8_context(void* engine) { return call<void*>(engine, slots::kEngineCreateContext); }
+
+DRIVER_EXPORT int32_t trt8_set_shape(void* context, const char* name, const DriverTensor* shape) {
+  const Dims dims = to_dims(*shape);
+  return call<bool>(context, slots::kContextSetInputShape, name, &dims) ? 0 : -1;
+}
+DRIVER_EXPORT int32_t trt8_set_address(void* context, const char* name, void* data) {
+  return call<bool>(context, slots::kContextSetTensorAddress, name, data) ? 0 : -1;
+}
+DRIVER_EXPORT void trt8_shape(void* context, const char* name, DriverTensor* shape) {
+  const Dims dims = call<Dims>(context, slots::kContextGetTensorShape, name);
+  shape->rank = dims.nbDims;
+  for (int32_t i = 0; i < dims.nbDims; ++i) shape->dims[i] = dims.d[i];
+}
+DRIVER_EXPORT int32_t trt8_enqueue(void* context, void* stream) {
+  return call<bool>(context, slots::kContextEnqueue, stream) ? 0 : -1;
+}

@@ -1,0 +1,140 @@
+"""TensorRT 8.6 without its Python: engines built, loaded and run through trt8.cc. For tests on a GPU.
+
+``TRT8_LIB`` names the folder that has ``libnvinfer.so.8`` and ``libnvonnxparser.so.8``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from driver import Tensor, _Tensor, _tensors, compile_library
+
+from ortflash.engine.profiles import Range
+
+FOLDER_VARIABLE = "TRT8_LIB"
+WORKSPACE_BYTES = 8 << 30
+
+
+class Tensorrt8Error(Exception):
+    """What TensorRT logged as errors."""
+
+
+def library_folder() -> Path | None:
+    """Where TensorRT 8.6 lies, or None."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder) if folder and (Path(folder) / "libnvinfer.so.8").is_file() else None
+
+
+class Tensorrt8:
+    """The libraries, with our plugin loaded."""
+
+    def __init__(self, folder: Path, plugin: str, work: Path) -> None:
+        self._c = ctypes.CDLL(str(compile_library("trt8.cc", work / "trt8.so", major=8)))
+        for name in ("build", "plan_data", "runtime", "load", "context"):
+            getattr(self._c, f"trt8_{name}").restype = ctypes.c_void_p
+        for name in ("plan_bytes", "device_bytes"):
+            getattr(self._c, f"trt8_{name}").restype = ctypes.c_size_t
+        self._c.trt8_layers.restype = self._c.driver_log.restype = ctypes.c_char_p
+        soname = "libnvinfer_plugin.so.8"
+        standin = compile_library("nvinfer_plugin_standin.cc", work / soname, "-Wl,-soname," + soname, major=8)
+        infer, parser = (str(folder / f"lib{name}.so.8").encode() for name in ("nvinfer", "nvonnxparser"))
+        if self._c.trt8_open(infer, str(standin).encode(), parser) != 0:
+            raise Tensorrt8Error(self.log())
+        if self._c.trt8_load_plugin(plugin.encode()) != 0:
+            raise Tensorrt8Error(self.log())
+        self.version = int(self._c.trt8_version())
+        self._runtime: ctypes.c_void_p | None = None
+
+    def log(self) -> str:
+        """Everything logged since the last call, a line each, led by its severity."""
+        text: bytes = self._c.driver_log()
+        return text.decode(errors="replace")
+
+    def errors(self) -> str:
+        """The errors of :meth:`log`, or all of it where TensorRT calls nothing an error."""
+        lines = self.log().splitlines()
+        return "\n".join([line for line in lines if line[:2] in ("0 ", "1 ")] or lines)
+
+    def build(self, model: bytes, profile: Mapping[str, Range], *, fp16: bool = False) -> bytes:
+        """A serialized engine; raises Tensorrt8Error."""
+        self.log()
+        names = (ctypes.c_char_p * max(1, len(profile)))(*(name.encode() for name in profile))
+        shapes = [
+            _tensors([Tensor(0, getattr(one, kind)) for one in profile.values()]) for kind in ("min", "opt", "max")
+        ]
+        plan = ctypes.c_void_p(
+            self._c.trt8_build(
+                model,
+                ctypes.c_size_t(len(model)),
+                names,
+                *shapes,
+                len(profile),
+                int(fp16),
+                ctypes.c_size_t(WORKSPACE_BYTES),
+            )
+        )
+        if not plan:
+            raise Tensorrt8Error(self.errors())
+        data = ctypes.string_at(self._c.trt8_plan_data(plan), self._c.trt8_plan_bytes(plan))
+        self._c.trt8_destroy(plan)
+        return data
+
+    def load(self, plan: bytes) -> Engine:
+        """Raises Tensorrt8Error."""
+        if self._runtime is None:
+            self._runtime = ctypes.c_void_p(self._c.trt8_runtime())
+        handle = self._c.trt8_load(self._runtime, plan, ctypes.c_size_t(len(plan)))
+        if not handle:
+            raise Tensorrt8Error(self.errors())
+        return Engine(self, handle)
+
+
+class Engine:
+    """An engine and one context."""
+
+    def __init__(self, tensorrt: Tensorrt8, handle: int) -> None:
+        self._tensorrt = tensorrt
+        self._c = tensorrt._c
+        self._handle = ctypes.c_void_p(handle)
+        context = self._c.trt8_context(self._handle)
+        if not context:
+            raise Tensorrt8Error(tensorrt.errors())
+        self._context = ctypes.c_void_p(context)
+
+    def close(self) -> None:
+        """Once."""
+        self._c.trt8_destroy(self._context)
+        self._c.trt8_destroy(self._handle)
+
+    def layers(self) -> list[dict[str, Any]]:
+        """As TensorRT's inspector describes them."""
+        described = json.loads(self._c.trt8_layers(self._handle))
+        return list(described["Layers"])
+
+    def device_bytes(self) -> int:
+        """Scratch memory of a context."""
+        return int(self._c.trt8_device_bytes(self._handle))
+
+    def bind(self, name: str, pointer: int, shape: tuple[int, ...] | None = None) -> None:
+        """Give a tensor its memory, and an input its shape."""
+        (given,) = _tensors([Tensor(0, shape or ())])
+        if shape is not None and self._c.trt8_set_shape(self._context, name.encode(), ctypes.byref(given)) != 0:
+            raise Tensorrt8Error(self._tensorrt.errors())
+        if self._c.trt8_set_address(self._context, name.encode(), ctypes.c_void_p(pointer)) != 0:
+            raise Tensorrt8Error(self._tensorrt.errors())
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor, after all inputs have theirs."""
+        made = _Tensor()
+        self._c.trt8_shape(self._context, name.encode(), ctypes.byref(made))
+        return tuple(made.dims[: made.rank])
+
+    def enqueue(self, stream: int) -> None:
+        """Raises Tensorrt8Error."""
+        if self._c.trt8_enqueue(self._context, ctypes.c_void_p(stream)) != 0:
+            raise Tensorrt8Error(self._tensorrt.errors())

@@ -1,0 +1,71 @@
+// trt8_slots.h against NVIDIA's headers of TensorRT 8.6; test_abi.py compiles and runs it where an SDK is at hand. The
+// exit status is the number of differences.
+#include <NvInfer.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "trt8_slots.h"
+
+namespace {
+
+int differences = 0;
+
+template <typename Function>
+void slot(const char* name, Function function, int ours) {
+  std::ptrdiff_t words[2];
+  std::memcpy(words, &function, sizeof(words));
+  const int theirs = words[0] % 2 == 1 ? static_cast<int>(words[0] / sizeof(void*)) : -1;
+  if (theirs == ours) return;
+  std::printf("%s: %d in the header, %d here\n", name, theirs, ours);
+  ++differences;
+}
+
+void value(const char* name, int theirs, int ours) {
+  if (theirs == ours) return;
+  std::printf("%s: %d in the header, %d here\n", name, theirs, ours);
+  ++differences;
+}
+
+}  // namespace
+
+#define SLOT(type, function, ours) slot(#type "::" #function, &nvinfer1::type::function, slots::ours)
+#define VALUE(name, ours) value(#name, static_cast<int>(nvinfer1::name), slots::ours)
+
+int main() {
+  SLOT(apiv::VBuilder, createBuilderConfig, kBuilderCreateConfig);
+  SLOT(apiv::VBuilder, createNetworkV2, kBuilderCreateNetwork);
+  SLOT(apiv::VBuilder, createOptimizationProfile, kBuilderCreateProfile);
+  SLOT(apiv::VBuilder, buildSerializedNetwork, kBuilderBuild);
+  SLOT(apiv::VBuilderConfig, setFlag, kConfigSetFlag);
+  SLOT(apiv::VBuilderConfig, addOptimizationProfile, kConfigAddProfile);
+  SLOT(apiv::VBuilderConfig, setProfilingVerbosity, kConfigSetProfilingVerbosity);
+  SLOT(apiv::VBuilderConfig, setTacticSources, kConfigSetTacticSources);
+  SLOT(apiv::VBuilderConfig, setMemoryPoolLimit, kConfigSetMemoryPoolLimit);
+  SLOT(apiv::VOptimizationProfile, setDimensions, kProfileSetDimensions);
+  SLOT(apiv::VHostMemory, data, kMemoryData);
+  SLOT(apiv::VHostMemory, size, kMemorySize);
+  slot("VRuntime::deserializeCudaEngine",
+       static_cast<nvinfer1::ICudaEngine* (nvinfer1::apiv::VRuntime::*)(const void*, std::size_t,
+                                                                        nvinfer1::IPluginFactory*) noexcept>(
+           &nvinfer1::apiv::VRuntime::deserializeCudaEngine),
+       slots::kRuntimeDeserialize);
+  SLOT(apiv::VCudaEngine, createExecutionContext, kEngineCreateContext);
+  SLOT(apiv::VCudaEngine, getDeviceMemorySize, kEngineDeviceMemory);
+  SLOT(apiv::VCudaEngine, createEngineInspector, kEngineCreateInspector);
+  SLOT(apiv::VEngineInspector, getEngineInformation, kInspectorGetEngineInformation);
+  SLOT(apiv::VExecutionContext, setInputShape, kContextSetInputShape);
+  SLOT(apiv::VExecutionContext, getTensorShape, kContextGetTensorShape);
+  SLOT(apiv::VExecutionContext, setTensorAddress, kContextSetTensorAddress);
+  SLOT(apiv::VExecutionContext, enqueueV3, kContextEnqueue);
+  constexpr bool kIs860 = NV_TENSORRT_PATCH == 0;
+  slot("IPluginRegistry::loadLibrary", &nvinfer1::IPluginRegistry::loadLibrary,
+       kIs860 ? slots::kRegistryLoadLibraryOf860 : slots::kRegistryLoadLibraryOf861);
+  VALUE(NetworkDefinitionCreationFlag::kEXPLICIT_BATCH, kExplicitBatch);
+  VALUE(BuilderFlag::kFP16, kFp16);
+  VALUE(MemoryPoolType::kWORKSPACE, kWorkspace);
+  VALUE(ProfilingVerbosity::kDETAILED, kDetailed);
+  VALUE(LayerInformationFormat::kJSON, kJson);
+  return differences;
+}

@@ -1,0 +1,49 @@
+// Where TensorRT 8.6 has what trt8.cc calls. Sources: see there.
+#pragma once
+
+#include <cstdint>
+
+namespace slots {
+
+inline constexpr int32_t kTensorRTVersion = 8600;
+inline constexpr int kParserVersion = 100;
+
+// NvInfer.h, NvInferRuntime.h: values of enumerators.
+inline constexpr int kExplicitBatch = 0;  // NetworkDefinitionCreationFlag
+inline constexpr int kFp16 = 0;           // BuilderFlag
+inline constexpr int kWorkspace = 0;      // MemoryPoolType
+inline constexpr int kDetailed = 2;       // ProfilingVerbosity
+inline constexpr int kJson = 1;           // LayerInformationFormat
+
+// NvInferImpl.h: virtual functions of the interfaces in namespace apiv; the destructor has 0 and 1.
+inline constexpr int kBuilderCreateConfig = 9;
+inline constexpr int kBuilderCreateNetwork = 11;
+inline constexpr int kBuilderCreateProfile = 12;
+inline constexpr int kBuilderBuild = 17;
+inline constexpr int kConfigSetFlag = 15;
+inline constexpr int kConfigAddProfile = 29;
+inline constexpr int kConfigSetProfilingVerbosity = 31;
+inline constexpr int kConfigSetTacticSources = 42;
+inline constexpr int kConfigSetMemoryPoolLimit = 47;
+inline constexpr int kProfileSetDimensions = 2;
+inline constexpr int kMemoryData = 2;
+inline constexpr int kMemorySize = 3;
+inline constexpr int kRuntimeDeserialize = 2;
+inline constexpr int kEngineCreateContext = 11;
+inline constexpr int kEngineDeviceMemory = 14;
+inline constexpr int kEngineCreateInspector = 33;
+inline constexpr int kInspectorGetEngineInformation = 5;
+inline constexpr int kContextSetInputShape = 29;
+inline constexpr int kContextGetTensorShape = 30;
+inline constexpr int kContextSetTensorAddress = 32;
+inline constexpr int kContextEnqueue = 44;  // enqueueV3
+
+// NvInferRuntimeCommon.h: IPluginRegistry::loadLibrary, which 8.6.1 has elsewhere.
+inline constexpr int kRegistryLoadLibraryOf860 = 5;
+inline constexpr int kRegistryLoadLibraryOf861 = 10;
+
+// NvOnnxParser.h: IParser. parse, parseFromFile, supportsModel, parseWithWeightDescriptors, supportsOperator, destroy.
+inline constexpr int kParserParse = 0;
+inline constexpr int kParserDestroy = 5;
+
+}  // namespace slots
