@@ -16,7 +16,7 @@ from .absorbing import LOWEST_ABSORBING, absorbs
 from .const_eval import scalar
 from .graph_view import Scope
 from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
-from .layout import broadcast_operand
+from .layout import broadcast_operand, finest
 from .mask_kinds import Finding, MaskReader
 from .normal_form import Peel
 from .peel import Match, Point, operand_points
@@ -157,7 +157,23 @@ class _Refining:
         return term.kind == "mask" or (clean and absorbs(finding.fill, self.found.score_type))
 
     def _may_mask(self, term: RawTerm) -> bool:
-        return term.kind == "mask" or may_mask(self.scope, term.tensor)
+        """Whether a term may hold numbers so low that they mask.
+
+        A bias that is an input of the graph may hold anything, but one that differs from head to head is taken to be a
+        bias of positions: masks are the same for all heads.
+        """
+        if term.kind == "mask":
+            return True
+        given = self.scope.producer(term.tensor) is None and self.scope.constant(term.tensor) is None
+        if given and self._varies_along_heads(term):
+            return False
+        return may_mask(self.scope, term.tensor)
+
+    def _varies_along_heads(self, term: RawTerm) -> bool:
+        outer = finest(self.found.order)[1:]
+        rows = {id(atom) for atom in finest(self.found.rows)}
+        heads = {id(atom) for atom in outer if id(atom) not in rows}
+        return any(id(atom) in heads for axis in term.layout for atom in finest(axis))
 
     def _take(self, finding: Finding) -> list[RawTerm] | None:
         """Note the structure of a finding; returns the masks that remain, or ``None`` where it doesn't fit."""
