@@ -16,6 +16,9 @@ from .peel import match
 from .rules_fused import fused_anchors, match_fused
 from .shape_infer import infer
 
+OWN_FUNCTION = "function ortflash::"
+"""The fused op's own body is an attention too, and stays one."""
+
 
 class Analysis:
     """Every attention site of a model, found once."""
@@ -31,6 +34,8 @@ class Analysis:
         self._scopes: dict[int, Scope] = {}
         sites = []
         for scope in self._view.scopes():
+            if scope.path.startswith(OWN_FUNCTION):
+                continue
             for anchor in (*anchors(scope), *fused_anchors(scope)):
                 site = _site(anchor)
                 self._scopes[id(site)] = scope

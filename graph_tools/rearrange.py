@@ -40,6 +40,9 @@ def plan(source: Axes, target: Axes) -> list[Move] | None:
     kept = [label for label in want if label in set(have)]
     if have == want:
         return [Move("reshape", target)]
+    perm = _permutation(source, target)
+    if perm is not None:
+        return [Move("transpose", target, perm)]
     moves: list[Move] = []
     current = source
     single: Axes = tuple((label,) for label in have)
@@ -58,6 +61,19 @@ def plan(source: Axes, target: Axes) -> list[Move] | None:
     if current != target:
         moves.append(Move("reshape", target))
     return moves
+
+
+def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
+    """The permutation that is all there is to do, axes of size 1 included; ``None`` where more is."""
+    if len(source) != len(target) or sorted(map(repr, source)) != sorted(map(repr, target)):
+        return None
+    free = list(range(len(source)))
+    perm = []
+    for axis in target:
+        place = next(index for index in free if source[index] == axis)
+        free.remove(place)
+        perm.append(place)
+    return tuple(perm)
 
 
 def broadcast_axes(source: Axes, target: Axes) -> Axes:

@@ -99,8 +99,9 @@ def draw(graph: ModelProto, **given: npt.NDArray[np.generic]) -> Arrays:
         if value.name in given:
             drawn[value.name] = given[value.name]
         elif dtype.kind in "biu":
-            keep = rng.random(shape) < 0.6
-            keep[..., :1] = True
+            keep = np.asarray(rng.random(shape) < 0.6)
+            if keep.ndim:
+                keep[..., :1] = True
             drawn[value.name] = keep.astype(dtype)
         else:
             drawn[value.name] = (1.5 * rng.standard_normal(shape)).astype(dtype)

@@ -77,6 +77,8 @@ def test_patterns_round_trip(pattern: str) -> None:
         ("(b s) (n d)", "b s (n d)", ["reshape"]),
         ("b s (n d)", "b n s d", ["reshape", "transpose"]),
         ("b n d t", "b n t d", ["transpose"]),
+        ("1 n d t", "1 n t d", ["transpose"]),
+        ("(b1 b2) n d t", "(b1 b2) n t d", ["transpose"]),
         ("b 1 t d", "b t d", ["reshape"]),
         ("t d", "b t d", ["reshape", "expand"]),
         ("1 1 n 1 b", "b n", ["reshape", "transpose"]),
