@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from ..api import RewriteResult
 from ..api import rewrite as rewrite_model
@@ -21,6 +21,7 @@ from ..errors import OrtflashError
 from ..graph_tools import external_data
 from ..graph_tools.rewrite import flash_calls
 from ..graph_tools.scopes import all_scopes
+from ..inputs import input_specs
 from . import layers
 from .prepare import prepare
 from .profiles import Range, make_profile
@@ -29,8 +30,6 @@ from .runtime import Flavour, get_trt_plugin_path, import_tensorrt, is_rtx, load
 PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and how many there are."""
-
-PRECISIONS = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -115,17 +114,19 @@ def build_engine(
     log = _logger(trt)
     log.messages.clear()
     started = time.monotonic()
-    builder = trt.Builder(log)
-    if builder is None or not hasattr(builder, "create_network"):
-        raise OrtflashError(f"{name_of(trt)} can't build here; its log says: {_errors(log)}")
-    network = _network(trt, builder)
+    try:
+        builder = trt.Builder(log)
+    except TypeError:  # what its Python makes of a null pointer
+        raise OrtflashError(f"{name_of(trt)} can't build on this machine; its log says: {_errors(log)}") from None
+    network = _network(trt, builder, precision)
     parser = trt.OnnxParser(network, log)
     data = prepare(proto, int32_masks=_is_old(trt)).SerializeToString()
     if not parser.parse(data, str(path)):
         problems = "; ".join(str(parser.get_error(i).desc()) for i in range(parser.num_errors))
         raise OrtflashError(f"{name_of(trt)} does not parse {path.name}; its log says: {_errors(log) or problems}")
     config = builder.create_builder_config()
-    _configure(trt, config, precision, workspace_bytes, optimization_level)
+    _set_precision(trt, config, proto, precision)
+    _configure(trt, config, workspace_bytes, optimization_level)
     _target(trt, config, compute_capabilities)
     _add_profile(builder, config, network, profile)
     if embed_plugin:
@@ -200,26 +201,36 @@ def _errors(log: Any) -> str:
     return " ".join(dict.fromkeys(own or errors))
 
 
-def _network(trt: ModuleType, builder: Any) -> Any:
-    """An empty network whose tensors have the model's own types, as far as this TensorRT knows that."""
+def _network(trt: ModuleType, builder: Any, precision: str | None) -> Any:
+    """An empty network whose tensors have the model's own types, unless TensorRT is to choose."""
     flags = trt.NetworkDefinitionCreationFlag
-    wanted = 0
-    for name in ("EXPLICIT_BATCH",) if _is_old(trt) else ("STRONGLY_TYPED",) if is_rtx(trt) else ():
-        wanted |= 1 << int(getattr(flags, name))
-    return builder.create_network(wanted)
+    if _is_old(trt):
+        return builder.create_network(1 << int(flags.EXPLICIT_BATCH))
+    typed = getattr(flags, "STRONGLY_TYPED", None) if precision is None else None
+    return builder.create_network(0 if typed is None else 1 << int(typed))
 
 
-def _configure(
-    trt: ModuleType, config: Any, precision: str | None, workspace_bytes: int | None, optimization_level: int | None
-) -> None:
+def _set_precision(trt: ModuleType, config: Any, model: ModelProto, precision: str | None) -> None:
+    """Let TensorRT use half types: where the user says so, and in TensorRT 8 where the model has them."""
+    if precision is None and _is_old(trt) and _has_fp16(model):
+        precision = "fp16"
+    if precision is None:
+        return
+    flag = getattr(trt.BuilderFlag, precision.upper(), None)
+    if flag is None:
+        raise OrtflashError(
+            f"{name_of(trt)} takes a model's own types and has no {precision} switch: convert the model instead."
+        )
+    config.set_flag(flag)
+
+
+def _has_fp16(model: ModelProto) -> bool:
+    tensors = [tensor.data_type for tensor in model.graph.initializer]
+    return TensorProto.FLOAT16 in [*tensors, *(spec.elem_type for spec in input_specs(model))]
+
+
+def _configure(trt: ModuleType, config: Any, workspace_bytes: int | None, optimization_level: int | None) -> None:
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    if precision is not None:
-        flag = getattr(trt.BuilderFlag, precision.upper(), None)
-        if flag is None:
-            raise OrtflashError(
-                f"{name_of(trt)} takes a model's own types and has no {precision} switch: convert the model instead."
-            )
-        config.set_flag(flag)
     if workspace_bytes is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_bytes)
     if optimization_level is not None:

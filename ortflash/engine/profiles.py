@@ -32,7 +32,7 @@ class Range:
 def parse_range(text: str) -> tuple[str, Range]:
     """``input_ids:1x1:4x128:8x512``, or ``input_ids:4x128`` for one shape; OrtflashError where it reads otherwise."""
     match = re.fullmatch(rf"(.+?):({_SIZES})(?::({_SIZES}):({_SIZES}))?", text)
-    if match is None:
+    if match is None or re.search(r":\d+[x,][\dx,]*$", match[1]):  # a name may end in :0, but not in a shape
         raise OrtflashError(
             f"Shapes are given as input:min:opt:max, such as input_ids:1x1:4x128:8x512, not as {text!r}."
         )

@@ -60,6 +60,15 @@ bool is_constant(const DimsExprs& shape) {
   return std::all_of(shape.d, shape.d + shape.nbDims, [](const IDimensionExpr* size) { return size->isConstant(); });
 }
 
+// Sizes that only a run can tell are -1.
+bool all_sizes_are_known(const TensorView* inputs, int32_t input_count) {
+  for (int32_t i = 0; i < std::min<int32_t>(input_count, schema::kInputCount); ++i) {
+    const Dims& dims = inputs[i].dims;
+    if (std::any_of(dims.d, dims.d + std::max(dims.nbDims, 0), [](int64_t size) { return size < 0; })) return false;
+  }
+  return true;
+}
+
 // An int32 tensor of 0 and 1 is one of bytes with three of them left out (little-endian, as every host of a GPU).
 void step_over_int32(Strides* strides) {
   *strides = {strides->batch * 4, strides->head * 4, strides->row * 4, strides->column * 4};
@@ -181,6 +190,7 @@ Status Node::make_params(const TensorView* inputs, int32_t input_count, Attentio
 }
 
 Status Node::check(const TensorView* inputs, int32_t input_count) const {
+  if (!all_sizes_are_known(inputs, input_count)) return {};
   AttentionParams params;
   Status status = make_params(inputs, input_count, &params);
   if (!status.ok()) return status;

@@ -260,7 +260,7 @@ def parse(rtx: ModuleType, model: onnx.ModelProto) -> tuple[list[Any], str]:
     """Kinds of the layers of the network, and the log."""
     log = engine_build._logger(rtx)
     builder = rtx.Builder(log)
-    network = engine_build._network(rtx, builder)
+    network = engine_build._network(rtx, builder, None)
     parser = rtx.OnnxParser(network, log)
     assert parser.parse(model.SerializeToString()), engine_build._errors(log)
     return [network.get_layer(i).type for i in range(network.num_layers)], str(log.messages)
@@ -285,7 +285,7 @@ from ortflash.engine import build, runtime
 trt = runtime.import_tensorrt("rtx")
 log = build._logger(trt)
 builder = trt.Builder(log)
-network = build._network(trt, builder)
+network = build._network(trt, builder, None)
 parser = trt.OnnxParser(network, log)
 assert parser.parse_from_file(sys.argv[2])
 kinds = [network.get_layer(i).type for i in range(network.num_layers)]
