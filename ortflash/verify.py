@@ -325,13 +325,13 @@ class Verifier:
 
 
 def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEdit]:
-    """Those edits that were carried out in ``rewritten``: a FlashAttention lies between border and output there."""
+    """Those edits that were carried out in ``rewritten``: the fused node lies between border and output there."""
     cutter = Cutter(rewritten)
     found = []
     for edit in edits:
         if edit.site.graph in cutter.scopes:
             piece = cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
-            if any(schema().matches(node) for node in piece.nodes):
+            if any(schema().matches(node) or node.name == edit.call.name for node in piece.nodes):
                 found.append(edit)
     return found
 

@@ -440,6 +440,7 @@ def test_target_onnx_emits_attention() -> None:
         assert op_types(result.model)["Attention"] == 1
         assert not result.model.functions
         assert [entry.domain for entry in result.model.opset_import] == [""]
+        assert len(api.verify(model_of(block, opset=23, ir_version=10), result.model).sites) == 1
 
 
 def test_target_onnx_refuses_what_attention_cannot_do() -> None:
