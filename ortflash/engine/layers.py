@@ -10,6 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _ONNX_LAYER = re.compile(r"\[ONNX Layer: ([^\]]+)\]")
+_LINES = {
+    "Layers:": re.compile(r"Name: (?P<name>.*?), LayerType: (?P<kind>.*?),"),  # TensorRT 10 and newer, TensorRT-RTX
+    "Engine Layer Information:": re.compile(r"Layer\((?P<kind>.*?)\): (?P<name>.*?), Tactic: "),  # TensorRT 8.6
+}
+"""First line of the message -> its other lines."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,11 @@ def read_layers(messages: Iterable[str]) -> list[Layer]:
     """The layers, from all messages of a build with detailed verbosity; none where no message lists them."""
     layers = []
     for message in messages:
-        if not message.startswith("Layers:"):
-            continue
-        for line in message.splitlines():
-            match = re.match(r"Name: (.*?), LayerType: (.*?),", line)
+        first, _, rest = message.partition("\n")
+        pattern = _LINES.get(first.strip())
+        for match in map(pattern.match, rest.splitlines()) if pattern else ():
             if match:
-                layers.append(Layer(match[1], match[2], tuple(_ONNX_LAYER.findall(line))))
+                layers.append(Layer(match["name"], match["kind"], tuple(_ONNX_LAYER.findall(match.string))))
     return layers
 
 

@@ -151,6 +151,15 @@ def test_layers_are_read_from_the_log() -> None:
     assert layers.remaining_nodes(found, ["head/softmax", "gone/softmax"]) == ["head/softmax"]
 
 
+def test_layers_are_read_from_the_log_of_tensorrt_8() -> None:
+    log = "Engine Layer Information:\nLayer(PluginV2): a/attn, Tactic: 0x0000000000000000, q (Half[2]) -> o (Half[2])\n"
+    log += "Layer(SoftMax): head/softmax, Tactic: 0x00000000000003ea, x (Half[2]) -> y (Half[2])"
+    found = layers.read_layers([log])
+    assert [(one.name, one.kind) for one in found] == [("a/attn", "PluginV2"), ("head/softmax", "SoftMax")]
+    assert layers.plugin_nodes(found, ["a/attn"]) == ["a/attn"]
+    assert layers.remaining_nodes(found, ["head/softmax"]) == ["head/softmax"]
+
+
 def test_a_log_without_layers_has_none() -> None:
     assert layers.read_layers(["Name: x, LayerType: y,"]) == []
 
