@@ -58,7 +58,7 @@ def test_24_layers_in_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_time_grows_linearly(tmp_path: Path) -> None:
-    """8 times the layers take 8 times the time. (The rewrite, in which nothing is imported any more.)"""
+    """8 times the layers take about 8 times the time (quadratic would be 64): of the rewrite, which imports nothing."""
     one, eight = measured(tmp_path, 6), measured(tmp_path, 48)
-    assert eight["rewrite"] < 1.3 * 8 * one["rewrite"]
+    assert eight["rewrite"] < 2 * 8 * one["rewrite"]
     assert eight["peak"] < 2 * one["peak"]
