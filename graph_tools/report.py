@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -74,7 +75,7 @@ class SiteReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-ready data."""
-        data = {key: value for key, value in self.__dict__.items() if value not in (None, "", ())}
+        data = {key: value for key, value in self.__dict__.items() if value not in (None, "", (), math.inf)}
         for key in ("flops", "scores_bytes"):
             if key in data:
                 data[key] = data[key].number if not data[key].symbols else str(data[key])

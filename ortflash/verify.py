@@ -117,7 +117,8 @@ class Verification:
         """As JSON-ready data."""
 
         def entry(name: str, passed: bool, comparison: Comparison | None, problem: str) -> dict[str, Any]:
-            numbers = {"error": comparison.error, "bound": comparison.bound} if comparison else {}
+            comparable = comparison is not None and math.isfinite(comparison.error)
+            numbers = {"error": comparison.error, "bound": comparison.bound} if comparison and comparable else {}
             return {"name": name, "passed": passed, **numbers, "problem": problem}
 
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_a_wrong_site_is_rolled_back_and_said(monkeypatch: pytest.MonkeyPatch, t
     assert ops.count("Softmax") == 1
     assert result.verification is not None
     assert result.verification.model_passed
+
+
+def test_json_has_no_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site whose output has the wrong shape is infinitely far off; JSON knows no such number."""
+    model = model_of(Block("a_"))
+    mutate_site(monkeypatch, "a_weights_node", lambda edit: changed(edit, num_heads=0, kv_num_heads=0, scale=np.inf))
+    result = ortflash.rewrite(model)
+    assert result.exit_code == 3
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_when_every_site_is_rolled_back_the_file_is_the_original(
