@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +10,11 @@ from types import ModuleType
 
 import pytest
 from driver import Driver, build_driver
+from releases import installed
 
 from ortflash.engine import runtime
 from ortflash.errors import LibraryError
 
-ROOT = Path(__file__).resolve().parents[2]
 RTX_VERSION = "1.7.1.116"
 
 
@@ -61,23 +59,7 @@ def driver_v2(plugin_v2: str, tmp_path_factory: pytest.TempPathFactory) -> Drive
 @pytest.fixture(scope="session")
 def rtx_folder() -> Path:
     """A folder with TensorRT-RTX for this Python, downloaded once (95 MB); skips where it can't be had."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = ROOT / ".cache" / "tensorrt-rtx" / f"{RTX_VERSION}-py{version}"
-    if not (folder / "complete").is_file():
-        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--target"]
-        result = subprocess.run(
-            [*command, str(unfinished), f"tensorrt-rtx=={RTX_VERSION}"], capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            pytest.skip(f"tensorrt-rtx can't be installed here: {result.stderr.strip().splitlines()[-1]}")
-        (unfinished / "complete").touch()
-        if folder.exists():  # another worker was faster
-            shutil.rmtree(unfinished)
-        else:
-            unfinished.rename(folder)
-    return folder
+    return installed("tensorrt-rtx", RTX_VERSION, f"tensorrt-rtx=={RTX_VERSION}")
 
 
 @pytest.fixture(scope="session")

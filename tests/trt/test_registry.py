@@ -5,15 +5,13 @@ Each release runs in a process of its own. What they can't do without a GPU is o
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from releases import installed
 
-ROOT = Path(__file__).resolve().parents[2]
 RELEASES = ("10.16.1.11", "11.4.0.106")
 """The oldest major version with IPluginV3, and the newest, which laid out registry and logger anew."""
 
@@ -24,21 +22,8 @@ pytestmark = pytest.mark.slow
 def lean(request: pytest.FixtureRequest) -> Path:
     """A folder with that lean runtime, downloaded once (50 MB); skips where it can't be had."""
     release = request.param
-    folder = ROOT / ".cache" / "tensorrt-lean" / f"{release}-py{sys.version_info.major}.{sys.version_info.minor}"
-    if not (folder / "complete").is_file():
-        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target"]
-        packages = [f"tensorrt-lean-cu12-{part}=={release}" for part in ("libs", "bindings")]
-        result = subprocess.run([*command, str(unfinished), *packages], capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            pytest.skip(f"tensorrt-lean {release} can't be installed here: {result.stderr.strip().splitlines()[-1]}")
-        (unfinished / "complete").touch()
-        if folder.exists():  # another worker was faster
-            shutil.rmtree(unfinished)
-        else:
-            unfinished.rename(folder)
-    return folder
+    packages = [f"tensorrt-lean-cu12-{part}=={release}" for part in ("libs", "bindings")]
+    return installed("tensorrt-lean", release, "--no-deps", *packages)
 
 
 COMMON = """
