@@ -31,11 +31,10 @@ corpus: setup
 
 bench: setup
 	@$(BIN)/ortflash bench kernel
-	@$(BIN)/ortflash bench model
+	@$(BIN)/ortflash bench model $$(ls models/bert4096-*.onnx) --model-type bert
 
 gpu-test:
-	@scripts/source_tree.sh
-	@PYTHONPATH=build/tree:$$PYTHONPATH $(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
+	@tests/gpu/run.sh $(PYTEST_ARGS)
 
 nightly: setup-export lint sanitize
 	@$(BIN)/pytest $(WORKERS) --hypothesis-profile=nightly $(PYTEST_ARGS)
