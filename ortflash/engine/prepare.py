@@ -51,7 +51,7 @@ def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
             neutral = _neutral_inputs(node, constants)
             node.attribute.append(onnx.helper.make_attribute(NEUTRAL_INPUTS, neutral))
         if int32_masks:
-            _cast_masks(scope, calls, taken)
+            _cast_masks(scope, calls, constants, taken)
     return prepared
 
 
@@ -82,8 +82,8 @@ def _neutral_inputs(node: NodeProto, constants: Mapping[str, TensorProto]) -> in
     return bits
 
 
-def _cast_masks(scope: Scope, calls: list[NodeProto], taken: set[str]) -> None:
-    """Put a Cast to int32 before each bool input of these nodes; one for each tensor."""
+def _cast_masks(scope: Scope, calls: list[NodeProto], constants: Mapping[str, TensorProto], taken: set[str]) -> None:
+    """Give these nodes int32 in the place of bool inputs: constants made anew, a Cast before each other tensor."""
     casts: dict[str, str] = {}
     for call in calls:
         for index, (one, name) in enumerate(zip(schema().inputs, call.input, strict=False)):
@@ -91,9 +91,17 @@ def _cast_masks(scope: Scope, calls: list[NodeProto], taken: set[str]) -> None:
                 continue
             if name not in casts:
                 casts[name] = _unique(f"{name}_int32", taken)
-                cast = onnx.helper.make_node("Cast", [name], [casts[name]], name=casts[name], to=TensorProto.INT32)
-                scope.container.node.insert(list(scope.container.node).index(call), cast)
+                node = _as_int32(name, casts[name], constants.get(name))
+                scope.container.node.insert(list(scope.container.node).index(call), node)
             call.input[index] = casts[name]
+
+
+def _as_int32(name: str, new_name: str, constant: TensorProto | None) -> NodeProto:
+    """A node that gives tensor ``name`` as int32. TensorRT 8 can't always cast a bool constant."""
+    if constant is None or constant.data_location == TensorProto.EXTERNAL:
+        return onnx.helper.make_node("Cast", [name], [new_name], name=new_name, to=TensorProto.INT32)
+    value = numpy_helper.from_array(numpy_helper.to_array(constant).astype(np.int32), new_name)
+    return onnx.helper.make_node("Constant", [], [new_name], name=new_name, value=value)
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -132,6 +132,17 @@ def test_masks_are_cast_once_for_tensorrt_8() -> None:
     assert [node.op_type for node in prepare(model).graph.node] == ["FlashAttention"] * 2
 
 
+def test_constant_masks_become_int32_constants_for_tensorrt_8() -> None:
+    prepared = prepare(make_model({**QKV, "sinks": F32}), int32_masks=True)
+    (call,) = flash_calls(prepared)
+    made = {node.output[0]: node for node in prepared.graph.node if node.op_type == "Constant"}
+    for name in ("attn_mask", "block_mask"):
+        index = [spec.name for spec in schema().inputs].index(name)
+        tensor = made[call.input[index]].attribute[0].t
+        assert (tensor.data_type, list(onnx.numpy_helper.to_array(tensor))) == (I32, [1])
+        assert node_attributes(call)["neutral_inputs"] & 1 << index
+
+
 # ----------------------------------------------------------------------------------------------------- layers, packages
 LOG = """Layers:
 Name: attn_myl0_1, LayerType: custom_layer, Inputs: [ { Name: q, Dimensions: [2] }], TacticName: , Metadata: [ONNX Layer: a/attn]
