@@ -45,7 +45,7 @@ lint: setup
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@scripts/source_tree.sh
 	@MYPYPATH=build/tree $(BIN)/mypy --config-file pyproject.toml -p ortflash
-	@MYPYPATH=build/tree:tests $(BIN)/mypy tests/*.py
+	@MYPYPATH=build/tree:tests:models $(BIN)/mypy tests/*.py
 	@for script in $(SCRIPTS); do $(BIN)/mypy $$script || exit 1; done
 
 sanitize: setup

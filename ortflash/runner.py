@@ -17,7 +17,7 @@ from .library import get_library_path, import_onnxruntime
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-Values = dict[str, npt.NDArray[np.generic]]
+Values = dict[str, npt.NDArray[Any]]
 
 _ERRORS_ONLY = 3
 

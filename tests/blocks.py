@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -44,7 +45,7 @@ class Block:
         """The unfused attention; tensor ``output`` is its result."""
         made: list[NodeProto] = []
 
-        def op(op_type: str, *inputs: str, to: str, **attributes: object) -> str:
+        def op(op_type: str, *inputs: str, to: str, **attributes: Any) -> str:
             made.append(
                 helper.make_node(op_type, [*inputs], [self.name(to)], name=self.name(f"{to}_node"), **attributes)
             )
@@ -100,8 +101,8 @@ class Block:
 
 def model_of(*blocks: Block, opset: int = 17, elem_type: int = TensorProto.FLOAT, ir_version: int = 8) -> ModelProto:
     """A model with one site a block; graph inputs and outputs carry the blocks' names."""
-    shape = ["batch", HEADS, "sequence", HEAD_SIZE]
-    scores = ["batch", HEADS, "sequence", "sequence"]
+    shape: list[str | int | None] = ["batch", HEADS, "sequence", HEAD_SIZE]
+    scores: list[str | int | None] = ["batch", HEADS, "sequence", "sequence"]
     inputs, outputs, nodes, constants = [], [], [], []
     for block in blocks:
         for name in block.inputs():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -25,7 +26,7 @@ class _Writer:
         self.bytes = 0
         self._location = location
 
-    def op(self, op_type: str, *inputs: str, to: str, **attributes: object) -> str:
+    def op(self, op_type: str, *inputs: str, to: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op_type, [*inputs], [to], name=f"{to}/{op_type}", **attributes))
         return to
 

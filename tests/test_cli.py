@@ -156,7 +156,7 @@ def test_verify_of_models_that_do_not_belong_together(model: Path, plain: Path) 
 
 def test_given_inputs_and_shapes(model: Path, tmp_path: Path) -> None:
     feed = tmp_path / "feed.npz"
-    np.savez(feed, **feed_for(onnx.load(model)))
+    np.savez(feed, **feed_for(onnx.load(model)))  # type: ignore[arg-type]
     assert run("rewrite", model, "--inputs", feed).exit_code == 0
     assert run("rewrite", model, "--shape", "a_query:1x2x5x8", "--shape", "a_key:1x2x5x8").exit_code == 0
     for wrong in ("a_query", "a_query:1x2", "a_query:1x3x5x8", "nobody:1x2"):

@@ -68,7 +68,7 @@ def test_inside_bodies_and_functions() -> None:
             entry.domain != "ortflash"
             for scope in all_scopes(restored)
             if scope.is_function
-            for entry in scope.container.opset_import  # type: ignore[union-attr]
+            for entry in scope.container.opset_import
         )
         onnx.checker.check_model(restored)
 

@@ -333,7 +333,7 @@ def in_branches() -> ModelProto:
 def in_loop() -> ModelProto:
     """Three times: query = attention(query, key, value)."""
     body_block = Block(scale=0.4)
-    shape = ["batch", 2, "sequence", 8]
+    shape: list[str | int | None] = ["batch", 2, "sequence", 8]
     constants = [c for c in body_block.constants(TensorProto.FLOAT) if c.name == "scale"]
     body = helper.make_graph(
         [*body_block.nodes(), helper.make_node("Identity", ["going"], ["still_going"], name="go")],

@@ -157,7 +157,7 @@ def test_rows_that_are_nan_in_the_original_are_listed(tmp_path: Path) -> None:
     model = model_of(Block(mask=True))
     feed = feed_for(model)
     feed["mask"][1, :, 5] = False
-    np.savez(tmp_path / "feed.npz", **feed)
+    np.savez(tmp_path / "feed.npz", **feed)  # type: ignore[arg-type]
     result = ortflash.rewrite(model, inputs=tmp_path / "feed.npz")
     assert result.exit_code == 0
     assert any("2 of 28 rows are NaN in the original and 0 in ours" in note for note in result.report.notes)
