@@ -70,8 +70,8 @@ struct ManyQueries {
   static constexpr int kWidth = kVectors * kLanes;
 
   static int64_t padded(int64_t head_size) { return head_size; }
-  // Rows far apart share few cache sets and many pages; one copy serves all passes.
-  static bool in_place(int64_t stride, int64_t head_size) { return stride == head_size; }
+  // Rows far apart share few cache sets and many pages: from three passes on, one copy for all of them is faster.
+  static bool in_place(int64_t stride, int64_t head_size, int64_t passes) { return stride == head_size || passes < 3; }
 
   template <class T>
   static void load_query(const T* query, const int64_t* offsets, int64_t count, int64_t head_size, float scale,
@@ -98,7 +98,7 @@ struct FewQueries {
   static constexpr int kWidth = kLanes;
 
   static int64_t padded(int64_t head_size) { return round_up(head_size, kLanes); }
-  static bool in_place(int64_t, int64_t head_size) { return head_size % kLanes == 0; }
+  static bool in_place(int64_t, int64_t head_size, int64_t) { return head_size % kLanes == 0; }
 
   template <class T>
   static void load_query(const T* query, const int64_t* offsets, int64_t count, int64_t head_size, float scale,
@@ -126,10 +126,11 @@ struct FewQueries {
   }
 };
 
+// The tile as it lies in the tensor where that serves `passes` passes well, else a copy of it in `buffer`.
 template <class Products>
 Rows fp32_rows(DType dtype, const void* tensor, int64_t offset, int64_t stride, int64_t rows, int64_t columns,
-               float* buffer) {
-  if (dtype == DType::kFloat32 && Products::in_place(stride, columns)) {
+               int64_t passes, float* buffer) {
+  if (dtype == DType::kFloat32 && Products::in_place(stride, columns, passes)) {
     return {static_cast<const float*>(tensor) + offset, stride};
   }
   const int64_t width = Products::padded(columns);
@@ -213,9 +214,9 @@ void attend(const AttentionParams& p, const Item& item, const Scratch& scratch) 
       if (mask.empty()) continue;
       if (key.data == nullptr) {  // the first pass that wants this tile loads it
         key = fp32_rows<Products>(p.dtype, p.key, key_offset + tile.first * p.key_strides.row, p.key_strides.row,
-                                  tile_keys, p.head_size, scratch.key);
+                                  tile_keys, p.head_size, pass_count, scratch.key);
         value = fp32_rows<Products>(p.dtype, p.value, value_offset + tile.first * p.value_strides.row,
-                                    p.value_strides.row, tile_keys, p.v_head_size, scratch.value);
+                                    p.value_strides.row, tile_keys, p.v_head_size, pass_count, scratch.value);
       }
       Products::score(key, tile_keys, pass.query, p.head_size, scratch.scores);
       if (p.softcap > 0) cap_scores(scratch.scores, tile_keys * kWidth, p.softcap);
