@@ -7,6 +7,7 @@ looked up from the inside out. Nothing here changes the model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -235,11 +236,11 @@ class GraphView:
         if self.model_dir is None:
             return None
         entries = {entry.key: entry.value for entry in tensor.external_data}
-        folder = self.model_dir.resolve()
-        path = (folder / entries.get("location", "")).resolve()
-        if not path.is_relative_to(folder):
+        location = entries.get("location", "")
+        path = self.model_dir / location  # maybe a link to elsewhere, as model caches have them
+        if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(self.model_dir)):
             raise InvalidModelError(
-                f"the external data of '{tensor.name}' lies outside the model's folder ('{entries.get('location')}')"
+                f"the external data of '{tensor.name}' lies outside the model's folder ('{location}')"
             )
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if not path.is_file():

@@ -219,3 +219,12 @@ def test_beyond_2_gib(huge: Path) -> None:
     again = huge.parent / "again.onnx"
     assert ortflash.rewrite(output, again, verify=False).exit_code == 1
     assert again.read_bytes() == output.read_bytes()
+
+
+def test_data_behind_a_link_is_read_as_model_caches_have_it(model: Path, tmp_path: Path) -> None:
+    data = model.parent / "weights.bin"
+    data.rename(tmp_path / "blob")
+    data.symlink_to(tmp_path / "blob")
+    result = ortflash.rewrite(model, model.parent / "out.onnx")
+    assert result.exit_code == 0
+    assert data.is_symlink()
