@@ -72,7 +72,7 @@ add(
     image("DPTConfig", **VIT, backbone_out_indices=[0, 1, 1, 1], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8),
 )
 add("clipvision", image("CLIPVisionConfig", **VIT))
-add("siglipvision", image("SiglipVisionConfig", **VIT, sites=3, note="pooling head is nn.MultiheadAttention"))
+add("siglipvision", image("SiglipVisionConfig", **VIT))
 add("blipvision", image("BlipVisionConfig", kind="BlipVisionModel", **VIT))
 add(
     "swin",
