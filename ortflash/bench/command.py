@@ -38,6 +38,7 @@ def kernel(
     repetitions: Repetitions = 9,
     pause_ms: Pause = -1.0,
     threads: Threads = 2,
+    implementation: Annotated[str, typer.Option(help="On a GPU: ours by name (sm80, ..), not the preferred one.")] = "",
     name: Name = "",
     output: Output = DEFAULT_FOLDER,
 ) -> None:
@@ -50,7 +51,7 @@ def kernel(
         if device == "cuda":
             from . import kernel_cuda
 
-            rows.append(kernel_cuda.race_shape(shape, protocol))
+            rows.append(kernel_cuda.race_shape(shape, protocol, implementation))
         else:
             from . import kernel_cpu
 

@@ -10,6 +10,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from .. import core
@@ -24,15 +25,15 @@ _CACHE_BYTES = 512 << 20
 """Inputs that are much smaller than this are kept in several copies, so that a GPU's L2 doesn't hold them."""
 
 
-def race_shape(shape: Shape, protocol: Protocol) -> Row:
-    """Time ours and every peer that takes the shape."""
+def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Row:
+    """Time ours (the preferred implementation, or the one that is named) and every peer that takes the shape."""
     import torch
 
     copies = [_inputs(shape, seed) for seed in range(_copies(shape))]
     expected = _expected(shape, copies[0])
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
-    for name, make in _CANDIDATES.items():
+    for name, make in {OURS: partial(_ours, implementation=implementation), **_CANDIDATES}.items():
         try:
             calls = [make(shape, tensors) for tensors in copies]
             output = calls[0]()
@@ -42,7 +43,7 @@ def race_shape(shape: Shape, protocol: Protocol) -> Row:
         except (RuntimeError, core.CoreError, NotImplementedError) as error:
             figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
     for name, time_ms in race(runs, protocol).items():
-        note = _kernel_name(shape, copies[0]) if name == OURS else ""
+        note = _kernel_name(shape, copies[0], implementation) if name == OURS else ""
         figures[name] = Figure(time_ms, shape.flops / time_ms / 1e9, figures[name].error, note=note)
     return Row(shape.label, figures, {**vars(shape), "clocks": clocks()})
 
@@ -130,7 +131,7 @@ def _captured(calls: list[Callable[[], Any]]) -> Callable[[], float]:
 
 
 # ---------------------------------------------------------------------------------------------------- candidates
-def _ours(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
+def _ours(shape: Shape, tensors: dict[str, Any], implementation: str = "") -> Callable[[], Any]:
     import torch
 
     output = torch.empty(
@@ -138,13 +139,13 @@ def _ours(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
     ).transpose(1, 2)
     library = core.library()
     params = _params(shape, {**tensors, "output": output})
-    library.supports(params, "cuda")
-    size = library.workspace_size(params, "cuda")
+    library.supports(params, "cuda", implementation)
+    size = library.workspace_size(params, "cuda", implementation=implementation)
     workspace = torch.empty(max(1, size), dtype=torch.uint8, device="cuda")
 
     def call() -> Any:
         stream = torch.cuda.current_stream().cuda_stream
-        library.forward(params, "cuda", workspace=workspace.data_ptr(), stream=stream)
+        library.forward(params, "cuda", workspace=workspace.data_ptr(), stream=stream, implementation=implementation)
         return output
 
     return call
@@ -160,11 +161,11 @@ def _params(shape: Shape, tensors: dict[str, Any]) -> core.Params:
     return core.make_params(views, is_causal=int(shape.is_causal), precise=shape.precise)
 
 
-def _kernel_name(shape: Shape, tensors: dict[str, Any]) -> str:
+def _kernel_name(shape: Shape, tensors: dict[str, Any], implementation: str) -> str:
     import torch
 
     output = torch.empty_like(tensors["query"][..., :1].expand(*tensors["query"].shape[:-1], shape.v_size))
-    return core.library().describe(_params(shape, {**tensors, "output": output}), "cuda")
+    return core.library().describe(_params(shape, {**tensors, "output": output}), "cuda", implementation)
 
 
 def _sdpa(backend: str) -> Callable[[Shape, dict[str, Any]], Callable[[], Any]]:
@@ -221,7 +222,6 @@ def _no_warnings() -> Iterator[None]:
 
 
 _CANDIDATES: dict[str, Callable[[Shape, dict[str, Any]], Callable[[], Any]]] = {
-    OURS: _ours,
     "cuDNN": _sdpa("CUDNN_ATTENTION"),
     "FlashAttention-2": _sdpa("FLASH_ATTENTION"),
     "memory-efficient": _sdpa("EFFICIENT_ATTENTION"),

@@ -46,8 +46,9 @@ struct TileRange {
   }
 };
 
-// block_mask over rows [first_row, last_row] and KEYS keys from first_key: bit i tells whether the i-th 16 keys take part
-// in any of the rows (elements of block_mask cover multiples of 16). All lanes of a warp call it with the same arguments.
+// block_mask over rows [first_row, last_row] and KEYS keys from first_key: bit i tells whether the i-th 16 keys take
+// part in any of the rows (elements of block_mask cover multiples of 16). All lanes of a warp call it with the same
+// arguments.
 template <int KEYS>
 __device__ __forceinline__ uint32_t active_groups(const KernelParams& p, const uint8_t* head_mask, int first_row,
                                                   int last_row, int first_key) {
@@ -56,8 +57,8 @@ __device__ __forceinline__ uint32_t active_groups(const KernelParams& p, const u
   uint32_t bits = 0;
   for (int i = threadIdx.x % 32; i < rows * kGroups; i += 32) {
     const int row = row0 + i / kGroups, key = first_key + i % kGroups * 16;
-    if (key < p.kv_len && head_mask[row * p.block_mask_strides.row +
-                                    key / p.block_size * p.block_mask_strides.column] != 0) {
+    if (key < p.kv_len &&
+        head_mask[row * p.block_mask_strides.row + key / p.block_size * p.block_mask_strides.column] != 0) {
       bits |= 1u << (i % kGroups);
     }
   }

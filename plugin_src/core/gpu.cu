@@ -1,9 +1,8 @@
-#include "gpu.h"
-
 #include <atomic>
 #include <cstdio>
 #include <mutex>
 
+#include "gpu.h"
 #include "status.h"
 
 namespace ortflash {
@@ -28,7 +27,7 @@ void ask(int device, Known* known) {
   gpu.multiprocessors = properties.multiProcessorCount;
   gpu.shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
   gpu.l2_bytes = properties.l2CacheSize;
-  std::snprintf(gpu.name, sizeof(gpu.name), "%s", properties.name);
+  std::snprintf(gpu.name, sizeof(gpu.name), "%.63s", properties.name);
 }
 
 }  // namespace

@@ -8,10 +8,10 @@
 namespace ortflash {
 
 struct Gpu {
-  int device;             // ordinal
-  int major, minor;       // compute capability
+  int device;        // ordinal
+  int major, minor;  // compute capability
   int multiprocessors;
-  int shared_bytes;       // the most shared memory of a thread block, by opt-in
+  int shared_bytes;  // the most shared memory of a thread block, by opt-in
   int64_t l2_bytes;
   char name[64];
 };

@@ -1,9 +1,9 @@
 // AttentionParams as the CUDA kernels read them: checked, with sizes in 32 bits and every flag resolved to numbers.
 #pragma once
 
-#include <cstdint>
-
 #include <vector_types.h>
+
+#include <cstdint>
 
 #include "attention.h"
 
@@ -43,14 +43,14 @@ struct KernelParams {
   int key_splits;         // parts of the keys, each with its own partial result
   int key_lengths_stride, sinks_stride;
   int block_size;
-  int bias_bytes;            // of one element: 2 (the query's type) or 4 (fp32)
-  bool bias_vector, mask_vector;  // four adjacent elements, aligned, may be loaded together
+  int bias_bytes;                        // of one element: 2 (the query's type) or 4 (fp32)
+  bool bias_vector, mask_vector;         // four adjacent elements, aligned, may be loaded together
   int query_copy, key_copy, value_copy;  // bytes to a copy: 16, 8, 4, or 0 = one element at a time
   int reach_left, reach_right;           // row i sees keys from i + offset - reach_left to i + offset + reach_right
   bool bottom_right;                     // offset = keys - q_len instead of 0
-  int output_store;  // bytes of adjacent output elements that may be stored together: 16, 8, 4 or 0
-  float scale;  // on query @ key^T
-  float factor, to_natural;  // of the softmax (online_softmax.cuh)
+  int output_store;                      // bytes of adjacent output elements that may be stored together: 16, 8, 4 or 0
+  float scale;                           // on query @ key^T
+  float factor, to_natural;              // of the softmax (online_softmax.cuh)
   float softcap, softcap_inverse;        // 0 = off
   float mask_fill;
 };

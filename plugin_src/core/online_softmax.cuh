@@ -2,10 +2,10 @@
 //
 //   m' = max(m, max_j s_j)    p_j = exp(s_j - m')    sum' = sum * exp(m - m') + sum_j p_j    O' = O * exp(m - m') + p V
 //
-// `factor` turns score differences into exponents of 2: scale * log2(e) where scores are the raw products, log2(e) where
-// they are finished scores. s_j * factor - m * factor is one multiply-add, and the rounding of m * factor is the same for
-// the whole row, so it cancels in the division by the sum; but near a fill of -3.4e38 it is astronomic. Such a row is
-// `far`, and m must be subtracted before the product.
+// `factor` turns score differences into exponents of 2: scale * log2(e) where scores are the raw products, log2(e)
+// where they are finished scores. s_j * factor - m * factor is one multiply-add, and the rounding of m * factor is the
+// same for the whole row, so it cancels in the division by the sum; but near a fill of -3.4e38 it is astronomic. Such a
+// row is `far`, and m must be subtracted before the product.
 //
 // Lazily, m' stays m while the new maximum is at most kLazyLimit above it: p is then at most 2^kLazyLimit, which fits
 // fp16, sums are as exact as before, and most blocks skip the rescaling of O.

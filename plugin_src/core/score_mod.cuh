@@ -54,15 +54,22 @@ __device__ __forceinline__ void load_four_single(uint32_t (&words)[BYTES], const
 }
 
 // One lane's elements of a tile's rows: GROUPS groups of four keys, 16 keys apart, the first at `key`. row[r]: key 0 of
-// row r. whole: all of the tile's keys are there and may be loaded by fours.
-template <int BYTES, int ROWS, int GROUPS>
+// row r. by_four: four elements may be loaded together; so it is always, and key_count is a multiple of four, where
+// nothing else may happen (ANY = false).
+template <bool ANY, int BYTES, int ROWS, int GROUPS>
 __device__ __forceinline__ void load_rows(uint32_t (&words)[ROWS][GROUPS][BYTES], const uint8_t* const (&row)[ROWS],
-                                          int key, int key_count, bool whole, int64_t stride) {
-  if (whole) {
+                                          int key, int key_count, bool by_four, int64_t stride) {
+  if (!ANY || by_four) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
+    for (int group = 0; group < GROUPS; ++group) {
+      const int first = key + group * 16;
+      if (ANY && first + 4 > key_count && first < key_count) {
 #pragma unroll
-      for (int group = 0; group < GROUPS; ++group) load_four<BYTES>(words[r][group], row[r], key + group * 16);
+        for (int r = 0; r < ROWS; ++r) load_four_single<BYTES>(words[r][group], row[r], first, key_count, stride);
+      } else if (first < key_count) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) load_four<BYTES>(words[r][group], row[r], first);
+      }  // else nobody looks at them: those keys are past the end
     }
   } else {
 #pragma unroll

@@ -2,13 +2,12 @@
 //
 //   total = sum_i exp(m_i - M) sum_i + exp(sink - M)
 //   output = sum_i exp(m_i - M) O_i / total        lse = M + log(total)
-#include "combine.h"
-
 #include <cmath>
 #include <cstdint>
 
 #include "../kernel_params.h"
 #include "../online_softmax.cuh"
+#include "combine.h"
 #include "math.cuh"
 
 namespace ortflash::sm80 {

@@ -43,7 +43,8 @@ __device__ __forceinline__ void store_through_smem(const KernelParams& p, int64_
     for (int n = 0; n < C::O_TILES; ++n) {
       const uint32_t to = warp_smem + n / kTilesPerPanel * P::kBytes +
                           P::piece_offset(lane_row(r, lane), n % kTilesPerPanel) + lane % 4 * 4;
-      store_shared_u32(to, pack_pair<C::MATH>(o[r / 2][n][r % 2 * 2] * factor[r], o[r / 2][n][r % 2 * 2 + 1] * factor[r]));
+      store_shared_u32(to,
+                       pack_pair<C::MATH>(o[r / 2][n][r % 2 * 2] * factor[r], o[r / 2][n][r % 2 * 2 + 1] * factor[r]));
     }
   }
   __syncwarp();  // all lanes' O is in shared memory
@@ -51,8 +52,8 @@ __device__ __forceinline__ void store_through_smem(const KernelParams& p, int64_
   for (int i = lane; i < C::WARP_ROWS * C::O_TILES; i += 32) {
     const int row = i / C::O_TILES, piece = i % C::O_TILES;
     if (row >= valid_rows || piece * 8 >= p.v_head_size) continue;
-    const uint4 values = load_shared_u128(warp_smem + piece / kTilesPerPanel * P::kBytes +
-                                          P::piece_offset(row, piece % kTilesPerPanel));
+    const uint4 values =
+        load_shared_u128(warp_smem + piece / kTilesPerPanel * P::kBytes + P::piece_offset(row, piece % kTilesPerPanel));
     *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.output) + tile_element + row * p.output_strides.row +
                               piece * 8) = values;
   }
@@ -60,12 +61,12 @@ __device__ __forceinline__ void store_through_smem(const KernelParams& p, int64_
 
 // column0: the first value column of this tile. q_smem: Q's panels.
 template <class C>
-__device__ __forceinline__ void write_rows(const KernelParams& p, const TileIndex& tile, const RowMap& rows,
-                                           uint32_t q_smem, int warp_row, int column0, int lane,
-                                           const float (&o)[C::M_TILES][C::O_TILES][4],
+__device__ __forceinline__ void write_rows(const KernelParams& p, const TileIndex& tile,
+                                           const RowMap<C::MAY_PACK>& rows, uint32_t q_smem, int warp_row, int column0,
+                                           int lane, const float (&o)[C::M_TILES][C::O_TILES][4],
                                            const OnlineSoftmax (&state)[2 * C::M_TILES]) {
   const int64_t all_rows = static_cast<int64_t>(p.batch) * p.num_heads * p.q_len;
-  const bool split = C::GENERAL && p.partial_output != nullptr;
+  const bool split = C::ALL && p.partial_output != nullptr;
   float output_factor[2 * C::M_TILES];
 #pragma unroll
   for (int r = 0; r < 2 * C::M_TILES; ++r) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void write_rows(const KernelParams& p, const TileInde
     }
   }
 
-  if constexpr (!C::GENERAL && C::ELEMENT_BYTES == 2) {
+  if constexpr (!C::ALL && C::ELEMENT_BYTES == 2) {
     if (p.output_store == 16 && p.v_head_size % 8 == 0) {
       const int first_row = rows.first_row + warp_row;
       const int64_t element = tile.batch * p.output_strides.batch + rows.first_head * p.output_strides.head +

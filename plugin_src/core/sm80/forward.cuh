@@ -4,7 +4,7 @@
 //   O = 0, m = -inf, sum = 0
 //   for each block of keys that a row of the tile sees:
 //     S = Q K^T                          tensor cores; fp32 accumulators in registers
-//     S = scores modified and masked     score_mod.cuh, block_range.cuh; only in a general kernel, and at the edges
+//     S = scores modified and masked     score_mod.cuh, block_range.cuh; not in plain kernels; and at the edges
 //     P, m, sum, O = online softmax      online_softmax.cuh
 //     O = O + P V                        tensor cores; P goes from accumulator to operand in registers
 //   output = O / sum,  lse = m + log(sum)
@@ -20,45 +20,13 @@
 #include "../kernel_params.h"
 #include "../online_softmax.cuh"
 #include "../score_mod.cuh"
+#include "config.cuh"
 #include "epilogue.cuh"
-#include "math.cuh"
-#include "panel.cuh"
 #include "products.cuh"
 #include "scores.cuh"
 #include "tile_index.cuh"
 
 namespace ortflash::sm80 {
-
-// COLUMNS  value columns of a tile, and the most columns of Q and K unless they are streamed
-// GENERAL  false: aligned rows, no bias, mask, softcap or block_mask, scale > 0; true: everything
-// PANEL    columns of a panel; COLUMNS % PANEL == 0
-// STREAM_Q true: Q's panels come again with K's for each block, so that any head size fits in shared memory
-template <Math MATH_, int COLUMNS_, bool GENERAL_, int BLOCK_Q_, int BLOCK_KV_, int WARPS_, int PANEL_, bool STREAM_Q_,
-          bool Q_IN_REGISTERS_, int MIN_BLOCKS_>
-struct Config {
-  static constexpr Math MATH = MATH_;
-  static constexpr int COLUMNS = COLUMNS_, BLOCK_Q = BLOCK_Q_, BLOCK_KV = BLOCK_KV_, WARPS = WARPS_, PANEL = PANEL_;
-  static constexpr bool GENERAL = GENERAL_, STREAM_Q = STREAM_Q_, Q_IN_REGISTERS = Q_IN_REGISTERS_;
-  static constexpr int MIN_BLOCKS = MIN_BLOCKS_;
-
-  static constexpr int THREADS = WARPS * 32;
-  static constexpr int WARP_ROWS = BLOCK_Q / WARPS;
-  static constexpr int M_TILES = WARP_ROWS / 16;
-  static constexpr int N_TILES = BLOCK_KV / 8;
-  static constexpr int O_TILES = COLUMNS / 8;
-  static constexpr int ELEMENT_BYTES = kElementBytes<MATH>;
-  static constexpr int PANEL_BYTES = PANEL * ELEMENT_BYTES;  // of a row
-  static constexpr int STEPS = PANEL_BYTES / 32;
-  static constexpr int PANELS = COLUMNS / PANEL;
-  static_assert(COLUMNS % PANEL == 0 && BLOCK_Q % (16 * WARPS) == 0 && BLOCK_KV % 16 == 0 && PANEL_BYTES % 32 == 0);
-  static_assert(!Q_IN_REGISTERS || PANELS == 1, "only one panel of Q is kept in registers");
-
-  using QueryPanel = Panel<BLOCK_Q, PANEL_BYTES, false>;
-  using KeyPanel = Panel<BLOCK_KV, PANEL_BYTES, true>;
-  static constexpr int QUERY_SMEM = STREAM_Q ? 0 : PANELS * QueryPanel::kBytes;
-  static constexpr int SLOT_SMEM = KeyPanel::kBytes + (STREAM_Q ? QueryPanel::kBytes : 0);
-  static constexpr int SMEM = QUERY_SMEM + 2 * SLOT_SMEM;
-};
 
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(const __grid_constant__ KernelParams p) {
@@ -68,11 +36,11 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const TileIndex tile(p);
-  const RowMap rows(p, tile, C::BLOCK_Q);
+  const RowMap<C::MAY_PACK> rows(p, tile, C::BLOCK_Q);
   const int warp_row = warp * C::WARP_ROWS;
   const int column0 = tile.value_split * C::COLUMNS;
 
-  // ------------------------------------------------------------------------------------------------ key blocks to visit
+  // --------------------------------------------------------------------------------------------- which key blocks
   const KeyRange keys(p, tile.batch);
   const int first_position = rows.first_position(0), last_position = rows.last_position(0, C::BLOCK_Q);
   const TileRange range(keys, first_position, last_position);
@@ -81,7 +49,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   int block = range.begin / C::BLOCK_KV;
   int block_end = range.end > range.begin ? (range.end + C::BLOCK_KV - 1) / C::BLOCK_KV : block;
   const uint8_t* block_mask = nullptr;
-  if constexpr (C::GENERAL) {
+  if constexpr (C::ALL) {
     if (p.key_splits > 1) {
       const int share = (block_end - block + p.key_splits - 1) / p.key_splits;
       block += tile.key_split * share;
@@ -95,7 +63,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   uint32_t groups = kAllGroups, next_groups = kAllGroups;  // of 16 keys of `block` and of the next one that take part
   // The first block from `candidate` on in which a key takes part, and its groups.
   const auto next_active = [&](int candidate, uint32_t& active) {
-    if constexpr (C::GENERAL) {
+    if constexpr (C::ALL) {
       for (; block_mask != nullptr && candidate < block_end; ++candidate) {
         active = active_groups<C::BLOCK_KV>(p, block_mask, first_position, last_position, candidate * C::BLOCK_KV);
         if (active != 0) break;
@@ -118,7 +86,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     using P = typename C::QueryPanel;
     const int bytes = (p.head_size - panel * C::PANEL) * C::ELEMENT_BYTES;
     const int64_t column = panel * C::PANEL;
-    if (!C::GENERAL || (p.query_copy == 16 && !rows.packed)) {
+    if (!C::ALL || (p.query_copy == 16 && !rows.packed())) {
       P::template copy_rows<C::THREADS>(
           to, at(query, rows.first_head * p.query_strides.head + rows.first_row * p.query_strides.row + column),
           p.query_strides.row * C::ELEMENT_BYTES, rows.rows - rows.first_row, bytes);
@@ -138,7 +106,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     const int bytes = (size - panel * C::PANEL) * C::ELEMENT_BYTES;
     const int count = range.end - first_key;
     const uint8_t* from = at(base, first_key * stride + panel * C::PANEL);
-    if (!C::GENERAL || (copy_bytes == 16 && active == kAllGroups)) {
+    if (!C::ALL || (copy_bytes == 16 && active == kAllGroups)) {
       P::template copy_rows<C::THREADS>(to, from, stride * C::ELEMENT_BYTES, count, bytes);
     } else {
       P::template copy_scattered<C::THREADS, C::ELEMENT_BYTES>(
@@ -181,27 +149,25 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   const uint8_t* mask_row[kRows];
   const auto load_score_tiles = [&](int key_block) {
     const int first_key = key_block * C::BLOCK_KV, lane_first = first_key + lane % 4 * 4;
-    const bool full = first_key + C::BLOCK_KV <= p.kv_len;
     if (bias_ahead) {
-      load_rows<C::ELEMENT_BYTES>(bias.words, bias_row, lane_first, p.kv_len, full && p.bias_vector,
-                                  p.bias_strides.column);
+      load_rows<C::ALL, C::ELEMENT_BYTES>(bias.words, bias_row, lane_first, p.kv_len, p.bias_vector,
+                                          p.bias_strides.column);
     }
     if (p.mask != nullptr) {
-      load_rows<1>(mask.words, mask_row, lane_first, p.kv_len, full && p.mask_vector, p.mask_strides.column);
+      load_rows<C::ALL, 1>(mask.words, mask_row, lane_first, p.kv_len, p.mask_vector, p.mask_strides.column);
     }
   };
   // An fp32 bias beside 16-bit inputs is loaded row by row when it is added.
   const auto add_float_bias = [&](Scores<C>& s, float factor, int first_key) {
-    const bool full = first_key + C::BLOCK_KV <= p.kv_len;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       BiasTile<C, 4, 1> row;
-      load_rows<4>(row.words, {bias_row[i]}, first_key + lane % 4 * 4, p.kv_len, full && p.bias_vector,
-                   p.bias_strides.column);
+      load_rows<true, 4>(row.words, {bias_row[i]}, first_key + lane % 4 * 4, p.kv_len, p.bias_vector,
+                         p.bias_strides.column);
       row.add_to(s, factor, i);
     }
   };
-  if constexpr (C::GENERAL) {
+  if constexpr (C::TERMS) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int r = rows.clamped(warp_row + lane_row(i, lane));
@@ -225,7 +191,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     const int first_key = block * C::BLOCK_KV;
     // A warp whose rows see nothing here only helps to copy.
     bool warp_active = warp_has_rows && first_key < warp_range.end && first_key + C::BLOCK_KV > warp_range.begin;
-    if constexpr (C::GENERAL) {
+    if constexpr (C::TERMS) {
       if (warp_active && p.mask != nullptr && p.mask_fill == -INFINITY) warp_active = mask.any_kept();
     }
 
@@ -243,10 +209,9 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       if (warp_active) {
         const uint32_t q_panel =
             C::STREAM_Q ? slot_smem(slot) + C::KeyPanel::kBytes : q_smem + panel * C::QueryPanel::kBytes;
-        const uint32_t q_lane =
-            q_panel + warp_row * C::QueryPanel::kPitch + query_lane<typename C::QueryPanel>(lane);
+        const uint32_t q_lane = q_panel + warp_row * C::QueryPanel::kPitch + query_lane<typename C::QueryPanel>(lane);
         const uint32_t k_lane = slot_smem(slot) + key_lane<typename C::KeyPanel>(lane);
-        const auto load_query = [&](int m, int step, uint32_t(&raw)[4]) {
+        const auto load_query = [&](int m, int step, uint32_t (&raw)[4]) {
           ldmatrix_x4(raw, at_block(q_lane, step) + m * 16 * C::QueryPanel::kPitch);
         };
         if constexpr (C::Q_IN_REGISTERS) {
@@ -258,7 +223,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
               for (int step = 0; step < C::STEPS; ++step) load_query(m, step, q_registers[m][step]);
             }
           }
-          const auto kept_query = [&](int m, int step, uint32_t(&raw)[4]) {
+          const auto kept_query = [&](int m, int step, uint32_t (&raw)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) raw[i] = q_registers[m][step][i];
           };
@@ -283,17 +248,17 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     };
     take_value(0);
 
-    if constexpr (C::GENERAL) {
+    if constexpr (C::TERMS) {
       // S = softcap(scale * S) + bias, or mask_fill
       if (warp_active) {
         float factor = p.scale;  // still to be applied
-        if (p.bias == nullptr || p.softcap != 0.0f) {
+        if (p.bias == nullptr || (C::ALL && p.softcap != 0.0f)) {
           scale_scores<C>(s, p);
           factor = 1.0f;
         }
         if (bias_ahead) {
           bias.add_to(s, factor, 0);
-        } else if (C::ELEMENT_BYTES == 2 && p.bias != nullptr) {
+        } else if (C::ALL && C::ELEMENT_BYTES == 2 && p.bias != nullptr) {
           add_float_bias(s, factor, first_key);
         }
         if (p.mask != nullptr) mask.apply_to(s, p.mask_fill);
@@ -323,7 +288,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       }
       slot ^= 1;
     }
-    if constexpr (C::GENERAL) {
+    if constexpr (C::TERMS) {
       if (next < block_end && warp_has_rows) load_score_tiles(next);
     }
     block = next;

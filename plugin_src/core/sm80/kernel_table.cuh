@@ -16,35 +16,48 @@ Kernel make_kernel(const char* name) {
           C::BLOCK_KV,
           C::THREADS,
           C::SMEM,
-          C::GENERAL,
+          C::TERMS,
+          C::ALL,
           C::BLOCK_Q < 64 ? C::BLOCK_Q : 0};
 }
 
-// fp16 and bf16. Config<math, columns, general, block_q, block_kv, warps, panel, stream_q, q_in_registers, min_blocks>
+// Config<math, columns, level, block_q, block_kv, warps, panel, stream_q, q_in_registers, min_blocks>. For a call the
+// first row that takes it is used. Bounds: 255 registers a thread; 99 KB of shared memory on sm_86, sm_89 and sm_120
+// (163 KB on sm_80, 227 KB on sm_90). Figures: H200, fp16, S 8192 full or S 4096 with a bias (1,1,S,S), TFLOP/s,
+// 2026-11-29.
 template <Math MATH>
 KernelList half_kernels() {
   static const Kernel kernels[] = {
-      make_kernel<Config<MATH, 64, false, 128, 128, 4, 64, false, false, 2>>("sm80-128x128-d64"),
-      make_kernel<Config<MATH, 96, false, 128, 48, 4, 96, false, false, 2>>("sm80-128x48-d96"),
-      make_kernel<Config<MATH, 128, false, 128, 64, 4, 128, false, false, 2>>("sm80-128x64-d128"),
-      make_kernel<Config<MATH, 256, false, 128, 64, 8, 128, false, false, 1>>("sm80-128x64-d256"),
-      make_kernel<Config<MATH, 64, true, 32, 32, 2, 64, false, true, 8>>("sm80-32x32-d64-general"),
-      make_kernel<Config<MATH, 64, true, 64, 64, 4, 64, false, true, 3>>("sm80-64x64-d64-general"),
-      make_kernel<Config<MATH, 128, true, 64, 64, 4, 128, false, false, 2>>("sm80-64x64-d128-general"),
-      make_kernel<Config<MATH, 256, true, 64, 32, 4, 128, false, false, 1>>("sm80-64x32-d256-general"),
-      make_kernel<Config<MATH, 256, true, 64, 32, 4, 128, true, false, 1>>("sm80-64x32-d512-general"),
+      // 304; 64 keys 280, 96 keys 303, 192 rows 286
+      make_kernel<Config<MATH, 64, Level::kPlain, 128, 128, 4, 64, false, false, 2>>("sm80-128x128-d64"),
+      // 48 keys: 64 spill
+      make_kernel<Config<MATH, 96, Level::kPlain, 128, 48, 4, 96, false, false, 2>>("sm80-128x48-d96"),
+      // 360; 48 keys 354, 32 keys 330, 64 rows 310, 256 rows with 8 warps 276
+      make_kernel<Config<MATH, 128, Level::kPlain, 128, 64, 4, 128, false, false, 2>>("sm80-128x64-d128"),
+      // two panels: one of 256 columns leaves no room beside Q on sm_86
+      make_kernel<Config<MATH, 256, Level::kPlain, 128, 64, 8, 128, false, false, 1>>("sm80-128x64-d256"),
+      // 192; 64 keys 181, 128 rows 147. 64 rows, since short sequences with a bias are common (windows, images)
+      make_kernel<Config<MATH, 64, Level::kTerms, 64, 128, 4, 64, false, false, 2>>("sm80-64x128-d64-terms"),
+      // 234; 128 rows by 32 keys 196
+      make_kernel<Config<MATH, 128, Level::kTerms, 64, 64, 4, 128, false, false, 2>>("sm80-64x64-d128-terms"),
+      // 46,080 problems of 25 rows: 0.6 ms; with 128 rows 2.4 ms
+      make_kernel<Config<MATH, 64, Level::kAll, 32, 32, 2, 64, false, true, 8>>("sm80-32x32-d64-all"),
+      make_kernel<Config<MATH, 64, Level::kAll, 64, 64, 4, 64, false, true, 3>>("sm80-64x64-d64-all"),
+      make_kernel<Config<MATH, 128, Level::kAll, 64, 64, 4, 128, false, false, 2>>("sm80-64x64-d128-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 32, 4, 128, false, false, 1>>("sm80-64x32-d256-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 32, 4, 128, true, false, 1>>("sm80-64x32-d512-all"),
   };
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
 }
 
-// fp32: 32 keys a block, since elements are twice as wide and fragments are converted in registers.
+// fp32: fewer keys a block, since elements are twice as wide and operands are converted in registers.
 template <Math MATH>
 KernelList float_kernels() {
   static const Kernel kernels[] = {
-      make_kernel<Config<MATH, 64, true, 64, 32, 4, 64, false, false, 2>>("sm80-64x32-d64-general"),
-      make_kernel<Config<MATH, 128, true, 64, 32, 4, 64, false, false, 1>>("sm80-64x32-d128-general"),
-      make_kernel<Config<MATH, 256, true, 64, 16, 4, 64, false, false, 1>>("sm80-64x16-d256-general"),
-      make_kernel<Config<MATH, 256, true, 64, 16, 4, 64, true, false, 1>>("sm80-64x16-d512-general"),
+      make_kernel<Config<MATH, 64, Level::kAll, 64, 32, 4, 64, false, false, 2>>("sm80-64x32-d64-all"),
+      make_kernel<Config<MATH, 128, Level::kAll, 64, 32, 4, 64, false, false, 1>>("sm80-64x32-d128-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 16, 4, 64, false, false, 1>>("sm80-64x16-d256-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 16, 4, 64, true, false, 1>>("sm80-64x16-d512-all"),
   };
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
 }

@@ -1,8 +1,8 @@
 // How each input type is multiplied on the tensor cores.
 //
 // A k-step is 32 bytes of a row for every type: 16 elements of fp16 or bf16, 8 of fp32. ldmatrix moves 16-byte rows
-// whatever is in them, so operands that lie row by row in the product's inner dimension (Q, K) load the same way for all
-// types; only V, whose inner dimension runs down the rows, needs a way per width (products.cuh).
+// whatever is in them, so operands that lie row by row in the product's inner dimension (Q, K) load the same way for
+// all types; only V, whose inner dimension runs down the rows, needs a way per width (products.cuh).
 #pragma once
 
 #include <cstdint>
@@ -62,8 +62,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const Operand<MATH, 
   } else if constexpr (MATH == Math::kTf32) {
     mma_m16n8k8_tf32(d, a.hi, b.hi[FIRST], b.hi[FIRST + 1]);
   } else {
-    // The tensor cores truncate when they add to the accumulator, which adds up to a bias over a long row of keys. So the
-    // three products of a k-step start from 0, the small ones first, and go to d by an addition that rounds.
+    // The tensor cores truncate when they add to the accumulator, which adds up to a bias over a long row of keys. So
+    // the three products of a k-step start from 0, the small ones first, and go to d by an addition that rounds.
     float sum[4] = {};
     mma_m16n8k8_tf32(sum, a.lo, b.hi[FIRST], b.hi[FIRST + 1]);
     mma_m16n8k8_tf32(sum, a.hi, b.lo[FIRST], b.lo[FIRST + 1]);

@@ -1,11 +1,12 @@
-// A panel: some rows of Q, K or V by a fixed number of columns, in shared memory, the unit that is copied and multiplied.
+// A panel: some rows of Q, K or V by a fixed number of columns, in shared memory, the unit that is copied and
+// multiplied.
 //
 // Which row of K is which column of S is free, as long as V's rows follow. Keys are dealt so that the lane which holds
-// columns 2t and 2t + 1 of two neighbouring 8-column tiles holds keys 4t .. 4t + 3 of 16: four adjacent elements of a bias
-// or mask row (score_mod.cuh). Q's rows keep their order.
+// columns 2t and 2t + 1 of two neighbouring 8-column tiles holds keys 4t .. 4t + 3 of 16: four adjacent elements of a
+// bias or mask row (score_mod.cuh). Q's rows keep their order.
 //
-// Rows are kPitch bytes apart, a multiple of 128. The 16-byte pieces of a row are permuted within each 128 bytes, so that
-// the eight rows that one ldmatrix phase reads hit eight different bank groups.
+// Rows are kPitch bytes apart, a multiple of 128. The 16-byte pieces of a row are permuted within each 128 bytes, so
+// that the eight rows that one ldmatrix phase reads hit eight different bank groups.
 #pragma once
 
 #include <cstdint>

@@ -37,9 +37,7 @@ bool loads_by_four(const void* pointer, const Strides& strides, int64_t bytes) {
   return strides.column == 1 && together % (4 * bytes) == 0;
 }
 
-int bound(int64_t window) {
-  return window < 0 ? kUnbounded : static_cast<int>(std::min<int64_t>(window, kUnbounded));
-}
+int bound(int64_t window) { return window < 0 ? kUnbounded : static_cast<int>(std::min<int64_t>(window, kUnbounded)); }
 
 void fill_params(const AttentionParams& a, KernelParams* p) {
   p->query = a.query;
@@ -67,7 +65,7 @@ void fill_params(const AttentionParams& a, KernelParams* p) {
   p->kv_len = static_cast<int>(a.kv_len);
   p->head_size = static_cast<int>(a.head_size);
   p->v_head_size = static_cast<int>(a.v_head_size);
-  p->group = static_cast<int>(a.num_heads / a.kv_num_heads);
+  p->group = static_cast<int>(a.num_heads / std::max<int64_t>(1, a.kv_num_heads));
   p->key_lengths_stride = static_cast<int>(a.key_lengths_stride);
   p->sinks_stride = static_cast<int>(a.sinks_stride);
   p->block_size = static_cast<int>(a.block_size);
@@ -113,29 +111,32 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   fill_params(a, &p);
 
   const bool short_query = a.q_len <= kShortQuery;
-  const bool small = a.q_len <= kSmallTile;  // a streamlined tile of 128 rows would be mostly empty
+  const bool small = a.q_len <= kSmallTile;  // a tile of 128 rows would be mostly empty
   const bool packed = short_query && p.group > 1 && p.block_mask == nullptr;
-  const bool streamlined = p.bias == nullptr && p.mask == nullptr && p.block_mask == nullptr && p.softcap == 0.0f &&
-                           p.scale > 0.0f && !small && p.query_copy == 16 && p.key_copy == 16 &&
-                           p.value_copy == 16 && p.output_store >= 4;
+  const bool aligned = p.query_copy == 16 && p.key_copy == 16 && p.value_copy == 16 && p.output_store >= 4;
+  const bool bare = aligned && p.block_mask == nullptr && p.softcap == 0.0f && !small;
+  const bool plain = bare && p.bias == nullptr && p.mask == nullptr && p.scale > 0.0f;
+  const bool terms = bare && (p.bias == nullptr || (p.bias_vector && a.bias_dtype == a.dtype)) &&
+                     (p.mask == nullptr || p.mask_vector) && a.kv_len % 4 == 0;
   const KernelList kernels = kernels_for(a.dtype, a.precise);
   plan->kernel = nullptr;
   const int64_t head_size = std::max(a.head_size, a.v_head_size);
   for (int i = 0; i < kernels.count && plan->kernel == nullptr; ++i) {
     const Kernel& kernel = kernels.first[i];
-    if (head_size <= kernel.max_head_size && (kernel.general || streamlined) &&
+    const bool takes = kernel.takes_all || (kernel.takes_terms ? terms : plain);
+    if (head_size <= kernel.max_head_size && takes &&
         (kernel.max_q_len == 0 || a.q_len * (packed ? p.group : 1) <= kernel.max_q_len) &&
         kernel.shared_bytes <= gpu.shared_bytes) {
       plan->kernel = &kernel;
     }
   }
   if (plan->kernel == nullptr) {
-    return make_status(StatusCode::kUnsupported, "no kernel takes head size %lld with value head size %lld on %s (sm_%d%d)",
-                       static_cast<long long>(a.head_size), static_cast<long long>(a.v_head_size), gpu.name, gpu.major,
-                       gpu.minor);
+    return make_status(
+        StatusCode::kUnsupported, "no kernel takes head size %lld with value head size %lld on %s (sm_%d%d)",
+        static_cast<long long>(a.head_size), static_cast<long long>(a.v_head_size), gpu.name, gpu.major, gpu.minor);
   }
   const Kernel& kernel = *plan->kernel;
-  p.to_natural = kernel.general ? 1.0f : p.scale;
+  p.to_natural = kernel.takes_terms ? 1.0f : p.scale;
   p.factor = p.to_natural * 1.44269504088896341f;
 
   p.packed_heads = packed ? p.group : 1;
@@ -145,7 +146,7 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   const int64_t tiles = packs * p.row_tiles * p.value_splits;
 
   p.key_splits = 1;
-  if (short_query && tiles < 2 * gpu.multiprocessors) {
+  if (short_query && tiles > 0 && tiles < 2 * gpu.multiprocessors) {
     const int64_t wanted = ceil_div(2 * gpu.multiprocessors, tiles);
     const int64_t possible = ceil_div(a.kv_len, kernel.block_kv * kMinBlocksPerSplit);
     p.key_splits = static_cast<int>(std::max<int64_t>(1, std::min({wanted, possible, int64_t{kMaxKeySplits}})));

@@ -21,7 +21,8 @@ __device__ __forceinline__ uint32_t query_lane(int lane) {
   return P::piece_offset(lane & 15, lane >> 4);
 }
 
-// 16 keys of K by 32 bytes as two B operands: (first tile, first 16 bytes), (first tile, second), (second tile, ..), ...
+// 16 keys of K by 32 bytes as two B operands: (first tile, first 16 bytes), (first tile, second), (second tile, ..),
+// ...
 template <class P>
 __device__ __forceinline__ uint32_t key_lane(int lane) {
   return P::piece_offset(dealt_key(lane >> 4, lane & 7), lane >> 3 & 1);
@@ -39,13 +40,14 @@ __device__ __forceinline__ uint32_t at_block(uint32_t address, int block) {
   return (address ^ ((block & 3) << 5)) + (block >> 2) * 128;
 }
 
-// load_query(m, step, raw) gives the 4 registers of Q's 16-row tile m, 32-byte step `step`. k_lane = the K panel's address
+// load_query(m, step, raw) gives the 4 registers of Q's 16-row tile m, 32-byte step `step`. k_lane = the K panel's
+// address
 // + key_lane. Each K operand is loaded one step before it is multiplied, each Q operand one row of steps before.
 template <Math MATH, class KeyPanel, int STEPS, int M_TILES, int N_TILES, class LoadQuery>
 __device__ __forceinline__ void multiply_query_key(float (&s)[M_TILES][N_TILES][4], LoadQuery load_query,
                                                    uint32_t k_lane) {
   constexpr int kPairs = N_TILES / 2, kTotal = STEPS * kPairs;
-  const auto load_key = [&](int i, uint32_t(&raw)[4]) {
+  const auto load_key = [&](int i, uint32_t (&raw)[4]) {
     ldmatrix_x4(raw, at_block(k_lane, i / kPairs) + i % kPairs * 16 * KeyPanel::kPitch);
   };
   uint32_t q_raw[2][M_TILES][4], k_raw[2][4];
@@ -84,7 +86,7 @@ __device__ __forceinline__ void multiply_weight_value(float (&o)[M_TILES][O_TILE
   if constexpr (kElementBytes<MATH> == 2) {
     constexpr int kPairs = O_COUNT / 2, kTotal = N_TILES / 2 * kPairs;
     const uint32_t v_lane = v_panel + value_lane<ValuePanel>(lane);
-    const auto load_value = [&](int i, uint32_t(&raw)[4]) {
+    const auto load_value = [&](int i, uint32_t (&raw)[4]) {
       ldmatrix_x4_trans(raw, at_block(v_lane, i % kPairs) + i / kPairs * 16 * ValuePanel::kPitch);
     };
     uint32_t v_raw[2][4];
@@ -96,9 +98,9 @@ __device__ __forceinline__ void multiply_weight_value(float (&o)[M_TILES][O_TILE
       if (n == 0) {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
-          const uint32_t raw[4] = {
-              pack_pair<MATH>(p[m][k][0], p[m][k][1]), pack_pair<MATH>(p[m][k][2], p[m][k][3]),
-              pack_pair<MATH>(p[m][k + 1][0], p[m][k + 1][1]), pack_pair<MATH>(p[m][k + 1][2], p[m][k + 1][3])};
+          const uint32_t raw[4] = {pack_pair<MATH>(p[m][k][0], p[m][k][1]), pack_pair<MATH>(p[m][k][2], p[m][k][3]),
+                                   pack_pair<MATH>(p[m][k + 1][0], p[m][k + 1][1]),
+                                   pack_pair<MATH>(p[m][k + 1][2], p[m][k + 1][3])};
           a[m].set(raw);
         }
       }

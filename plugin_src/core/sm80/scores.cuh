@@ -31,7 +31,7 @@ __device__ __forceinline__ void scale_scores(Scores<C>& s, const KernelParams& p
       for (int i = 0; i < 4; ++i) {
         s[m][n][i] *= p.scale;
         // tanhf, not tanh.approx: that is off by 5e-4, and cap * 5e-4 is a lot for a score.
-        if (p.softcap != 0.0f) s[m][n][i] = p.softcap * tanhf(s[m][n][i] * p.softcap_inverse);
+        if (C::ALL && p.softcap != 0.0f) s[m][n][i] = p.softcap * tanhf(s[m][n][i] * p.softcap_inverse);
       }
     }
   }
@@ -100,7 +100,7 @@ struct MaskTile {
 // s = -inf where block_mask is False. For tiles that one element of block_mask doesn't cover.
 template <class C>
 __device__ __forceinline__ void exclude_blocks(Scores<C>& s, const KernelParams& p, const uint8_t* block_mask,
-                                               const RowMap& rows, int warp_row, int first_key, int lane) {
+                                               const RowMap<C::MAY_PACK>& rows, int warp_row, int first_key, int lane) {
 #pragma unroll
   for (int r = 0; r < 2 * C::M_TILES; ++r) {
     const int position = rows.position(rows.clamped(warp_row + lane_row(r, lane)));
@@ -118,8 +118,8 @@ __device__ __forceinline__ void exclude_blocks(Scores<C>& s, const KernelParams&
 
 // s = -inf outside [lower, upper) of each row
 template <class C>
-__device__ __forceinline__ void exclude_outside(Scores<C>& s, const KeyRange& keys, const RowMap& rows, int warp_row,
-                                                int first_key, int lane) {
+__device__ __forceinline__ void exclude_outside(Scores<C>& s, const KeyRange& keys, const RowMap<C::MAY_PACK>& rows,
+                                                int warp_row, int first_key, int lane) {
 #pragma unroll
   for (int r = 0; r < 2 * C::M_TILES; ++r) {
     const int position = rows.position(warp_row + lane_row(r, lane));

@@ -29,27 +29,30 @@ struct TileIndex {
 };
 
 // Rows of a tile -> (query head, position). Where q_len is short and heads share keys, the rows of `packed_heads` heads
-// lie one after the other in a tile, so that keys and values are read once for all of them.
+// lie one after the other in a tile, so that keys and values are read once for all of them (MAY_PACK).
+template <bool MAY_PACK>
 struct RowMap {
-  int first_row, first_head, q_len, rows;
-  bool packed;
+  int first_row, first_head, q_len, rows, packed_heads;
 
   __device__ __forceinline__ RowMap(const KernelParams& p, const TileIndex& tile, int block_q)
       : first_row(tile.row_tile * block_q),
-        first_head(tile.pack * p.packed_heads),
+        first_head(MAY_PACK ? tile.pack * p.packed_heads : tile.pack),
         q_len(p.q_len),
-        rows(p.q_len * p.packed_heads),
-        packed(p.packed_heads > 1) {}
+        rows(MAY_PACK ? p.q_len * p.packed_heads : p.q_len),
+        packed_heads(MAY_PACK ? p.packed_heads : 1) {}
 
+  __device__ __forceinline__ bool packed() const { return MAY_PACK && packed_heads > 1; }
   __device__ __forceinline__ bool valid(int r) const { return first_row + r < rows; }
-  __device__ __forceinline__ int head(int r) const { return packed ? first_head + (first_row + r) / q_len : first_head; }
-  __device__ __forceinline__ int position(int r) const { return packed ? (first_row + r) % q_len : first_row + r; }
+  __device__ __forceinline__ int head(int r) const {
+    return packed() ? first_head + (first_row + r) / q_len : first_head;
+  }
+  __device__ __forceinline__ int position(int r) const { return packed() ? (first_row + r) % q_len : first_row + r; }
   // r, or the tile's last valid row: for loads that are harmless but must stay inside the tensor.
   __device__ __forceinline__ int clamped(int r) const { return min(first_row + r, rows - 1) - first_row; }
   // The first and last positions among rows [r, r + count).
-  __device__ __forceinline__ int first_position(int r) const { return packed ? 0 : first_row + r; }
+  __device__ __forceinline__ int first_position(int r) const { return packed() ? 0 : first_row + r; }
   __device__ __forceinline__ int last_position(int r, int count) const {
-    return packed ? q_len - 1 : min(first_row + r + count, q_len) - 1;
+    return packed() ? q_len - 1 : min(first_row + r + count, q_len) - 1;
   }
 };
 
