@@ -19,6 +19,7 @@ from .machine import clocks
 from .race import Protocol, race
 from .results import OURS, Figure, Row
 
+_Maker = Callable[[Shape, dict[str, Any]], Callable[[], Any]]
 _LAUNCHES = 2
 """Calls in one timed graph."""
 _CACHE_BYTES = 512 << 20
@@ -33,7 +34,8 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
     expected = _expected(shape, copies[0])
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
-    for name, make in {OURS: partial(_ours, implementation=implementation), **_CANDIDATES}.items():
+    candidates: dict[str, _Maker] = {OURS: partial(_ours, implementation=implementation), **_PEERS}
+    for name, make in candidates.items():
         try:
             calls = [make(shape, tensors) for tensors in copies]
             output = calls[0]()
@@ -221,7 +223,7 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-_CANDIDATES: dict[str, Callable[[Shape, dict[str, Any]], Callable[[], Any]]] = {
+_PEERS: dict[str, _Maker] = {
     "cuDNN": _sdpa("CUDNN_ATTENTION"),
     "FlashAttention-2": _sdpa("FLASH_ATTENTION"),
     "memory-efficient": _sdpa("EFFICIENT_ATTENTION"),
