@@ -244,6 +244,15 @@ def _irregular() -> Iterator[AttentionCase]:
     yield replace(d4, name="d4-both", bias="1NST", mask="B11T")
     yield replace(d4, name="d4-both-full", bias="BNST", mask="BNST", q_len=67, kv_len=131)
 
+    # Few queries and many keys: an implementation may cut the keys and put the parts together again.
+    split = AttentionCase("decode", batch=2, num_heads=4, kv_num_heads=2, q_len=1, kv_len=2100, head_size=40)
+    yield replace(split, name="decode-long")
+    yield replace(split, name="decode-long-lengths-sinks", key_lengths=(2100, 300), sinks="N", dtype="float16")
+    yield replace(split, name="decode-long-three", q_len=3, is_causal=1, causal_alignment="bottom_right")
+    yield replace(split, name="decode-long-sixteen", q_len=16, window_left=700, causal_alignment="bottom_right")
+    yield replace(split, name="decode-long-one-head", batch=1, num_heads=1, kv_num_heads=1, kv_len=5000, bias="111T")
+    yield replace(split, name="decode-long-nothing", mask="B11T", mask_kind="nothing", v_head_size=33)
+
     # Lengths around tile edges, the same and different on both sides.
     for q_len, kv_len in (
         (1, 1),

@@ -174,9 +174,18 @@ def test_broadcast_batches_of_keys_are_read_in_place() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ threads
+@pytest.mark.parametrize(
+    "case",
+    [
+        AttentionCase("prefill", batch=2, num_heads=3, q_len=150, kv_len=333, bias="B1ST", is_causal=1),
+        AttentionCase("window", num_heads=1, q_len=600, window_left=70, window_right=9),
+        AttentionCase("grouped-decode", num_heads=8, kv_num_heads=2, q_len=1, kv_len=3000),
+        AttentionCase("short", num_heads=6, kv_num_heads=2, q_len=5, kv_len=3000, sinks="N"),
+    ],
+    ids=lambda case: case.name,
+)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_the_result_does_not_depend_on_threads_or_runs(implementation: str) -> None:
-    case = AttentionCase("repeat", batch=2, num_heads=3, q_len=150, kv_len=333, bias="B1ST", is_causal=1)
+def test_the_result_does_not_depend_on_threads_or_runs(implementation: str, case: AttentionCase) -> None:
     first = run(case, implementation=implementation)
     for threads in (1, 2, 3, 16):
         for again, once in zip(run(case, implementation=implementation, threads=threads), first, strict=True):
@@ -204,14 +213,16 @@ def test_calls_from_many_threads_do_not_meet() -> None:
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_workspace_does_not_grow_with_the_square_of_the_length(implementation: str) -> None:
-    def size(length: int) -> int:
-        case = AttentionCase("memory", q_len=length, num_heads=12)
-        shape = case.shape("BNSD")
-        views = {name: core.TensorView.contiguous(0, "float32", shape) for name in ("query", "key", "value", "output")}
-        params = core.make_params(views)
-        return core.library().workspace_size(params, threads=2, implementation=implementation)
+    def size(q_len: int, kv_len: int) -> int:
+        case = AttentionCase("memory", q_len=q_len, kv_len=kv_len, num_heads=12)
+        views = {
+            name: core.TensorView.contiguous(0, "float32", case.shape(axes))
+            for name, axes in {"query": "BNSD", "key": "BMTD", "value": "BMTE", "output": "BNSE"}.items()
+        }
+        return core.library().workspace_size(core.make_params(views), threads=2, implementation=implementation)
 
-    assert size(65536) == size(4096) < 2**20
+    assert size(65536, 65536) == size(4096, 4096) < 2**20
+    assert size(1, 65536) < 2**20
 
 
 # -------------------------------------------------------------------------------------------------------- refusals

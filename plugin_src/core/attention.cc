@@ -79,30 +79,32 @@ ImplementationList implementations(Device device) {
 #endif
 }
 
-void machine_name(Device device, char* name, size_t capacity) {
-  std::snprintf(name, capacity, "the CPU");
-  if (device == Device::kCpu) return;
+// "the CPU", or the current GPU. Made only for a message: asking for a GPU's name takes a while.
+struct MachineName {
+  char text[128] = "the CPU";
+
+  explicit MachineName(Device device) {
+    if (device == Device::kCpu) return;
 #ifdef ORTFLASH_WITH_CUDA
-  cuda_device_name(name, capacity);
+    cuda_device_name(text, sizeof(text));
 #else
-  std::snprintf(name, capacity, "CUDA");
+    std::snprintf(text, sizeof(text), "CUDA");
 #endif
-}
+  }
+};
 
 // kOk where `candidate` takes the call on this machine; otherwise what is required, supported and missing.
 Status covers(const Implementation& candidate, const AttentionParams& params, uint32_t required, Device device) {
-  char machine[128];
-  machine_name(device, machine, sizeof(machine));
   if (params.head_size > candidate.max_head_size || params.v_head_size > candidate.max_head_size) {
     return make_status(StatusCode::kUnsupported,
                        "%s on %s takes head sizes up to %lld; this call has query and key head size %lld and value "
                        "head size %lld",
-                       candidate.name, machine, static_cast<long long>(candidate.max_head_size),
+                       candidate.name, MachineName(device).text, static_cast<long long>(candidate.max_head_size),
                        static_cast<long long>(params.head_size), static_cast<long long>(params.v_head_size));
   }
   if (const uint32_t missing = required & ~candidate.features; missing != 0) {
-    return make_status(StatusCode::kUnsupported, "%s on %s misses: %s (required: %s)", candidate.name, machine,
-                       FeatureList(missing).text, FeatureList(required).text);
+    return make_status(StatusCode::kUnsupported, "%s on %s misses: %s (required: %s)", candidate.name,
+                       MachineName(device).text, FeatureList(missing).text, FeatureList(required).text);
   }
   if (Status status = candidate.hardware(); !status.ok()) return status;
   if (candidate.accepts != nullptr) return candidate.accepts(params);
@@ -114,8 +116,8 @@ struct Choice {
   Status status;
 };
 
-// The first implementation that covers the call (only the one called `name`, where a name is given), or the reason
-// why the most preferred one doesn't.
+// The first implementation that covers the call (only the one called `name`, where a name is given), or why the last
+// one, which is the most general, doesn't.
 Choice choose(const AttentionParams& params, Device device, const char* name) {
   const ImplementationList list = implementations(device);
   const uint32_t required = required_features(params, device);
@@ -126,7 +128,6 @@ Choice choose(const AttentionParams& params, Device device, const char* name) {
     if (!any_name && std::strcmp(candidate.name, name) != 0) continue;
     Status status = covers(candidate, params, required, device);
     if (status.ok()) return {&candidate, status};
-    // The last reason is that of the most general implementation, and so the one worth reading.
     choice.status = status;
   }
   if (choice.status.ok()) {

@@ -1,101 +1,59 @@
 // The CPU's implementations: one kernel a instruction set, most capable first, and the loop that spreads a call's
 // items over the caller's threads.
 #include <atomic>
-#include <cstdio>
 
 #include "../implementation.h"
 #include "../status.h"
+#include "plan.h"
 #include "tile_kernel.h"
 
 namespace ortflash {
 namespace {
 
-using cpu::Item;
+using cpu::make_item;
+using cpu::make_plan;
+using cpu::partial_floats;
+using cpu::Plan;
 using cpu::TileKernel;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// How a call is cut into items: pieces of `rows` queries of `heads` heads.
-struct Plan {
-  int64_t heads;   // query heads of an item, all of one key/value head's group
-  int64_t rows;    // queries of each
-  int64_t chunks;  // items that cover a group's heads
-  int64_t pieces;  // items that cover a head's queries
-  int64_t items;
-};
-
-// Queries of an item whose Q and O in fp32 stay within 256 KB, in an L2 that also holds the tiles.
-int64_t most_rows(const AttentionParams& p, const TileKernel& kernel) {
-  int64_t rows = kernel.max_rows;
-  while (rows > 4 * kernel.lanes && rows * (p.head_size + p.v_head_size) > 256 * 1024 / 4) rows /= 2;
-  return rows;
-}
-
-Plan make_plan(const AttentionParams& p, const TileKernel& kernel, int64_t threads) {
-  const int64_t group = p.num_heads / p.kv_num_heads;
-  const int64_t groups = p.batch * p.kv_num_heads;
-  int64_t most = most_rows(p, kernel);
-  Plan plan;
-  plan.heads = 1;
-  if (p.block_mask != nullptr) {
-    plan.rows = smaller(p.block_size, most);
-  } else {
-    // Heads of a group share what is loaded, where they fit together, and fill lanes that a short sequence leaves idle.
-    if (p.q_len <= most / 2) plan.heads = smaller(group, most / p.q_len);
-    // Four items a thread keep all threads busy to the end; below 64 queries loading costs more than waiting.
-    while (plan.heads > 1 && groups * divide_up(group, plan.heads) < threads) plan.heads = divide_up(plan.heads, 2);
-    while (most > 64 && most > kernel.lanes && groups * group * divide_up(p.q_len, most) < 4 * threads) most /= 2;
-    // Even cuts: 130 queries are 48 + 48 + 34, not 64 + 64 + 2.
-    plan.rows =
-        plan.heads > 1 ? p.q_len : divide_up(divide_up(p.q_len, kernel.lanes), divide_up(p.q_len, most)) * kernel.lanes;
-  }
-  plan.chunks = divide_up(group, plan.heads);
-  plan.pieces = divide_up(p.q_len, plan.rows);
-  plan.items = groups * plan.chunks * plan.pieces;
-  return plan;
-}
-
-Item make_item(const AttentionParams& p, const Plan& plan, int64_t index) {
-  const int64_t group = p.num_heads / p.kv_num_heads;
-  // Heads outermost, so that threads share a head's keys and values in cache; the last rows first, which under a causal
-  // mask have the most to do.
-  const int64_t piece = plan.pieces - 1 - index % plan.pieces;
-  const int64_t chunk = index / plan.pieces % plan.chunks;
-  const int64_t kv_head = index / plan.pieces / plan.chunks;
-  Item item;
-  item.batch = kv_head / p.kv_num_heads;
-  item.first_head = kv_head % p.kv_num_heads * group + chunk * plan.heads;
-  item.heads = smaller(plan.heads, group - chunk * plan.heads);
-  item.first_row = piece * plan.rows;
-  item.rows = smaller(plan.rows, p.q_len - item.first_row);
-  return item;
-}
 
 int64_t thread_count(const Execution& execution) {
   const int64_t threads = execution.parallel.run == nullptr ? 1 : execution.parallel.threads;
   return threads < 1 ? 1 : threads;
 }
 
+// The workspace: scratch of each thread, then the partials.
+struct Layout {
+  int64_t slots;         // threads that work
+  size_t scratch_bytes;  // of each
+  size_t total_bytes;
+
+  Layout(const AttentionParams& p, const TileKernel& kernel, const Plan& plan, int64_t threads)
+      : slots(threads < plan.items ? threads : plan.items),
+        scratch_bytes(kernel.scratch_bytes(p)),
+        total_bytes(static_cast<size_t>(slots) * scratch_bytes +
+                    static_cast<size_t>(plan.items * partial_floats(p, plan)) * sizeof(float)) {}
+};
+
 size_t cpu_workspace_size(const AttentionParams& p, const Execution& execution, const TileKernel& kernel) {
   const int64_t threads = thread_count(execution);
-  return static_cast<size_t>(smaller(threads, make_plan(p, kernel, threads).items)) * kernel.scratch_bytes(p);
+  return Layout(p, kernel, make_plan(p, kernel, threads), threads).total_bytes;
 }
 
 // What the slots of one call share: each takes the next item until none is left.
 struct Work {
   const AttentionParams& params;
   const TileKernel& kernel;
-  Plan plan;
+  const Plan& plan;
   char* workspace;
   size_t scratch_bytes;
+  float* partials;
   std::atomic<int64_t> next{0};
 
   void run_slot(int64_t slot) {
     void* scratch = workspace + static_cast<size_t>(slot) * scratch_bytes;
     for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < plan.items;
          i = next.fetch_add(1, std::memory_order_relaxed)) {
-      kernel.run(params, make_item(params, plan, i), scratch);
+      kernel.run(params, make_item(params, plan, i, partials), scratch);
     }
   }
 };
@@ -103,14 +61,22 @@ struct Work {
 Status cpu_forward(const AttentionParams& params, const Execution& execution, const TileKernel& kernel) {
   const int64_t threads = thread_count(execution);
   const Plan plan = make_plan(params, kernel, threads);
-  const int64_t slots = smaller(threads, plan.items);
-  Work work{params, kernel, plan, static_cast<char*>(execution.workspace), kernel.scratch_bytes(params)};
-  if (slots == 1) {
+  const Layout layout(params, kernel, plan, threads);
+  char* const workspace = static_cast<char*>(execution.workspace);
+  float* const partials =
+      reinterpret_cast<float*>(workspace + static_cast<size_t>(layout.slots) * layout.scratch_bytes);
+  Work work{params, kernel, plan, workspace, layout.scratch_bytes, partials};
+  if (layout.slots == 1) {
     work.run_slot(0);
   } else {
     execution.parallel.run(
-        execution.parallel.pool, slots, [](void* arg, int64_t slot) { static_cast<Work*>(arg)->run_slot(slot); },
+        execution.parallel.pool, layout.slots, [](void* arg, int64_t slot) { static_cast<Work*>(arg)->run_slot(slot); },
         &work);
+  }
+  if (plan.splits > 1) {
+    for (int64_t i = 0; i < plan.outputs(); ++i) {
+      kernel.combine(params, make_item(params, plan, i * plan.splits, partials), plan.splits);
+    }
   }
   return {};
 }

@@ -5,11 +5,12 @@
 
 #include <cstdint>
 
+#include "tile_kernel.h"
+
 namespace ortflash::cpu {
 namespace {
 
-constexpr int kFewRows = 4;  // queries that these products take, at most
-static_assert(kLanes % kFewRows == 0, "kLanes sums fill one vector");
+static_assert(kLanes % kFewQueries == 0, "kLanes sums fill one vector");
 
 // scores[j][q] = sum_d key[j][d] query[q][d] for `keys` keys and kRows queries. D is a multiple of kLanes; query has
 // rows of D; scores has rows of kLanes, whose lanes past kRows are left as they are.

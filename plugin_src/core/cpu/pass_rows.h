@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "../key_range.h"
+#include "key_range.h"
 #include "tile_kernel.h"
 #include "tile_softmax.h"
 
@@ -23,12 +23,13 @@ struct PassRows {
   KeyRange seen_by_all{0, 0};
 
   // The queries [start, start + kWidth) of the item, as far as they go.
-  void set(const AttentionParams& p, const Item& item, int64_t start, int64_t keys_in_batch) {
+  void set(const AttentionParams& p, const Item& item, int64_t start) {
+    const int64_t all_keys = keys_in_batch(p, item.batch);
     const int64_t left = item.heads * item.rows - start;
     count = left < kWidth ? left : kWidth;
     batch = item.batch;
-    seen_by_any = {keys_in_batch, 0};
-    seen_by_all = {0, keys_in_batch};
+    seen_by_any = {all_keys, 0};
+    seen_by_all = {0, all_keys};
     int64_t next_head = item.first_head + start / item.rows;
     int64_t next_row = item.first_row + start % item.rows;
     for (int64_t lane = 0; lane < kWidth; ++lane) {
@@ -38,7 +39,7 @@ struct PassRows {
       }
       head[lane] = next_head;
       row[lane] = next_row;
-      const KeyRange range = key_range(p, keys_in_batch, next_row);
+      const KeyRange range = key_range(p, all_keys, next_row);
       keys[lane] = range;
       if (range.first > seen_by_all.first) seen_by_all.first = range.first;
       if (range.last < seen_by_all.last) seen_by_all.last = range.last;

@@ -138,6 +138,13 @@ Rows fp32_rows(DType dtype, const void* tensor, int64_t offset, int64_t stride, 
   return {buffer, width};
 }
 
+// What the sum of weighted values is multiplied by in the end; 0 where nothing took part.
+inline float inverse_sum(float row_sum) { return row_sum == 0.0f ? 0.0f : 1.0f / row_sum; }
+
+inline float log_sum(float row_max, float row_sum) {
+  return row_sum == 0.0f ? -kInfinity : static_cast<float>(row_max + ::log(static_cast<double>(row_sum)));
+}
+
 // Up to kWidth queries of an Item and their state.
 template <class Products>
 struct Pass {
@@ -150,14 +157,15 @@ struct Pass {
   float* query = nullptr;
   float* output = nullptr;
 
-  void start(const AttentionParams& p, float scale) {
+  // `sinks`: whether this range of keys is the one that counts them.
+  void start(const AttentionParams& p, float scale, bool sinks) {
     int64_t offsets[kWidth];
     rows.offsets(p.query_strides, offsets);
     with_type(p.dtype, p.query, 0,
               [&](const auto* from) { Products::load_query(from, offsets, rows.count, p.head_size, scale, query); });
     std::memset(output, 0, static_cast<size_t>(kWidth * Products::padded(p.v_head_size)) * sizeof(float));
     for (int lane = 0; lane < kWidth; ++lane) {
-      softmax.reset(lane, p.sinks != nullptr ? p.sinks[rows.head[lane] * p.sinks_stride] : -kInfinity);
+      softmax.reset(lane, sinks ? p.sinks[rows.head[lane] * p.sinks_stride] : -kInfinity);
     }
     if (p.attn_bias != nullptr) bias.set(rows, p.bias_strides);
     if (p.attn_mask != nullptr) mask.set(rows, p.mask_strides);
@@ -166,16 +174,30 @@ struct Pass {
   void finish(const AttentionParams& p) const {
     alignas(64) float inverse[kWidth];
     for (int64_t lane = 0; lane < kWidth; ++lane) {
-      const float sum = softmax.row_sum[lane];
-      inverse[lane] = sum == 0.0f ? 0.0f : 1.0f / sum;
+      inverse[lane] = inverse_sum(softmax.row_sum[lane]);
       if (p.softmax_lse == nullptr || lane >= rows.count) continue;
       p.softmax_lse[(rows.batch * p.num_heads + rows.head[lane]) * p.q_len + rows.row[lane]] =
-          sum == 0.0f ? -kInfinity : static_cast<float>(softmax.row_max[lane] + ::log(static_cast<double>(sum)));
+          log_sum(softmax.row_max[lane], softmax.row_sum[lane]);
     }
     int64_t offsets[kWidth];
     rows.offsets(p.output_strides, offsets);
     with_type(p.dtype, p.output, 0,
               [&](auto* to) { Products::store_output(output, inverse, rows.count, p.v_head_size, to, offsets); });
+  }
+
+  // `partial` (rows.count, 2 + E): row_max, row_sum and the undivided output.
+  void finish_partial(const AttentionParams& p, float* partial) const {
+    const int64_t stride = 2 + p.v_head_size;
+    alignas(64) float ones[kWidth];
+    int64_t offsets[kWidth];
+    for (int64_t lane = 0; lane < kWidth; ++lane) {
+      ones[lane] = 1.0f;
+      offsets[lane] = lane * stride + 2;
+      if (lane >= rows.count) continue;
+      partial[lane * stride] = softmax.row_max[lane];
+      partial[lane * stride + 1] = softmax.row_sum[lane];
+    }
+    Products::store_output(output, ones, rows.count, p.v_head_size, partial, offsets);
   }
 };
 
@@ -183,24 +205,25 @@ template <class Products>
 void attend(const AttentionParams& p, const Item& item, const Scratch& scratch) {
   constexpr int kWidth = Products::kWidth;
   const float scale = p.scale != 0.0f ? p.scale : 1.0f / std::sqrt(static_cast<float>(p.head_size));
-  const int64_t keys = keys_in_batch(p, item.batch);
   const int64_t kv_head = item.first_head / (p.num_heads / p.kv_num_heads);
   const int64_t key_offset = item.batch * p.key_strides.batch + kv_head * p.key_strides.head;
   const int64_t value_offset = item.batch * p.value_strides.batch + kv_head * p.value_strides.head;
 
   Pass<Products> passes[kMaxPasses];
   const int64_t pass_count = (item.heads * item.rows + kWidth - 1) / kWidth;
-  KeyRange range{keys, 0};
+  KeyRange range{p.kv_len, 0};
   for (int64_t i = 0; i < pass_count; ++i) {
     Pass<Products>& pass = passes[i];
     pass.query = scratch.query + i * kWidth * Products::padded(p.head_size);
     pass.output = scratch.output + i * kWidth * Products::padded(p.v_head_size);
-    pass.rows.set(p, item, i * kWidth, keys);
-    pass.start(p, scale);
+    pass.rows.set(p, item, i * kWidth);
+    pass.start(p, scale, p.sinks != nullptr && item.keys.first == 0);
     if (pass.rows.seen_by_any.first < range.first) range.first = pass.rows.seen_by_any.first;
     if (pass.rows.seen_by_any.last > range.last) range.last = pass.rows.seen_by_any.last;
   }
 
+  if (item.keys.first > range.first) range.first = item.keys.first;
+  if (item.keys.last < range.last) range.last = item.keys.last;
   TileWalk walk(p, item, range, kTileKeys);
   KeyRange tile;
   while (walk.next(&tile)) {
@@ -228,7 +251,13 @@ void attend(const AttentionParams& p, const Item& item, const Scratch& scratch) 
       Products::accumulate(value, tile_keys, scratch.scores, correction, p.v_head_size, pass.output);
     }
   }
-  for (int64_t i = 0; i < pass_count; ++i) passes[i].finish(p);
+  for (int64_t i = 0; i < pass_count; ++i) {
+    if (item.partial == nullptr) {
+      passes[i].finish(p);
+    } else {
+      passes[i].finish_partial(p, item.partial + i * kWidth * (2 + p.v_head_size));
+    }
+  }
 }
 
 // attend() with as many vectors a pass as asked for.
@@ -252,11 +281,41 @@ void run_item(const AttentionParams& params, const Item& item, void* memory) {
   Scratch scratch;
   scratch.lay_out(params, memory);
   const int64_t queries = item.heads * item.rows;
-  if (queries <= kFewRows) return attend_few(queries, params, item, scratch);
+  if (item.few) return attend_few(queries, params, item, scratch);
   // The fewest vectors a pass that cover the queries in the fewest passes: 40 queries of 16 lanes are one pass of 3.
   const int64_t vectors = (queries + kLanes - 1) / kLanes;
   const int64_t pass_count = (vectors + kMaxVectors - 1) / kMaxVectors;
   attend_many<1>((vectors + pass_count - 1) / pass_count, params, item, scratch);
+}
+
+// O = sum_i exp(max_i - max) O_i / sum_i exp(max_i - max) sum_i over the partials i of each row.
+void combine_item(const AttentionParams& p, const Item& item, int64_t splits) {
+  const int64_t stride = 2 + p.v_head_size;
+  const int64_t queries = item.heads * item.rows;
+  for (int64_t query = 0; query < queries; ++query) {
+    float* const first = item.partial + query * stride;
+    float* const output = first + 2;
+    float row_max = -kInfinity;
+    for (int64_t i = 0; i < splits; ++i) {
+      const float partial_max = first[i * queries * stride];
+      if (!(partial_max <= row_max)) row_max = partial_max;  // a NaN stays
+    }
+    float row_sum = 0.0f;
+    for (int64_t i = 0; i < splits; ++i) {
+      const float* partial = first + i * queries * stride;
+      const float factor = partial[0] == -kInfinity ? 0.0f : ::expf(partial[0] - row_max);
+      row_sum += factor * partial[1];
+      for (int64_t e = 0; e < p.v_head_size; ++e) output[e] = factor * partial[2 + e] + (i == 0 ? 0.0f : output[e]);
+    }
+    const int64_t head = item.first_head + query / item.rows;
+    const int64_t row = item.first_row + query % item.rows;
+    if (p.softmax_lse != nullptr) {
+      p.softmax_lse[(item.batch * p.num_heads + head) * p.q_len + row] = log_sum(row_max, row_sum);
+    }
+    const int64_t offset =
+        item.batch * p.output_strides.batch + head * p.output_strides.head + row * p.output_strides.row;
+    with_type(p.dtype, p.output, offset, [&](auto* to) { store_row(output, inverse_sum(row_sum), p.v_head_size, to); });
+  }
 }
 
 }  // namespace

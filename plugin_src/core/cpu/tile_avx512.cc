@@ -5,6 +5,6 @@
 
 namespace ortflash::cpu {
 
-TileKernel avx512_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item}; }
+TileKernel avx512_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item, combine_item}; }
 
 }  // namespace ortflash::cpu

@@ -5,6 +5,6 @@
 
 namespace ortflash::cpu {
 
-TileKernel portable_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item}; }
+TileKernel portable_kernel() { return {kLanes, kMaxRows, scratch_bytes, run_item, combine_item}; }
 
 }  // namespace ortflash::cpu

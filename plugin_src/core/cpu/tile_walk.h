@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-#include "../key_range.h"
 #include "tile_kernel.h"
 
 namespace ortflash::cpu {
 namespace {
 
-// The tiles of the keys in `range` that the block mask keeps, each at most `tile_keys` long. Neighbouring blocks that
-// are kept share tiles.
+// The tiles of the keys in `range` that the block mask keeps. Each lies between two multiples of `tile_keys`, wherever
+// the range starts, so that a row's sums do not depend on how rows are cut into items. Neighbouring blocks that are
+// kept share tiles.
 class TileWalk {
  public:
   TileWalk(const AttentionParams& p, const Item& item, KeyRange range, int64_t tile_keys)
@@ -26,7 +26,8 @@ class TileWalk {
   bool next(KeyRange* tile) {
     while (range_.first < range_.last && !kept(range_.first)) range_.first = block_end(range_.first);
     if (range_.first >= range_.last) return false;
-    const int64_t limit = range_.first + tile_keys_ < range_.last ? range_.first + tile_keys_ : range_.last;
+    const int64_t boundary = (range_.first / tile_keys_ + 1) * tile_keys_;
+    const int64_t limit = boundary < range_.last ? boundary : range_.last;
     int64_t end = keep_ == nullptr ? limit : block_end(range_.first);
     while (end < limit && kept(end)) end = block_end(end);
     *tile = {range_.first, end < limit ? end : limit};

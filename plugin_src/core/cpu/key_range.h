@@ -1,16 +1,15 @@
 // Which keys a query row may see, before any mask tensor: causal diagonal, window and key_lengths as one interval.
+// Included by each instruction set's own file, hence the anonymous namespace: a function that two of them share would
+// be compiled with the flags of either.
 #pragma once
 
 #include <cstdint>
 
-#include "attention.h"
+#include "../attention.h"
+#include "tile_kernel.h"
 
-namespace ortflash {
-
-struct KeyRange {
-  int64_t first;
-  int64_t last;  // one past the end; first >= last = nothing
-};
+namespace ortflash::cpu {
+namespace {
 
 // keys_of(b) = clamp(key_lengths[b], 0, T), or T.
 inline int64_t keys_in_batch(const AttentionParams& p, int64_t batch) {
@@ -33,4 +32,5 @@ inline KeyRange key_range(const AttentionParams& p, int64_t keys, int64_t row) {
   return range;
 }
 
-}  // namespace ortflash
+}  // namespace
+}  // namespace ortflash::cpu
