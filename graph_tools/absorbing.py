@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from onnx import TensorProto
 
 LOWEST_ABSORBING = -1e30
@@ -22,3 +23,12 @@ def absorbs(fill: float, score_type: int) -> bool:
     if fill == -math.inf:
         return True
     return fill <= LOWEST_ABSORBING and score_type in (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+def scaled(fill: float, factor: float, elem_type: int) -> float:
+    """``fill * factor`` as the model computes it: past the type's range it is infinite."""
+    product = fill * factor if fill else fill
+    kind = np.float16 if elem_type == TensorProto.FLOAT16 else np.float32
+    with np.errstate(over="ignore"):
+        rounded = float(kind(product))
+    return rounded if math.isinf(rounded) else product

@@ -245,13 +245,10 @@ def _terms(
     builder: Builder, form: AttentionForm, site: Site
 ) -> tuple[dict[str, str], dict[str, int | float | str]] | Refusal:
     """attn_bias, attn_mask and mask_fill for the terms of a form."""
-    last_bias = max((index for index, term in enumerate(form.terms) if term.kind == "bias"), default=-1)
-    early, tail = list(form.terms[: last_bias + 1]), list(form.terms[last_bias + 1 :])
-    fills = {term.fill for term in tail}
-    if len(fills) > 1:
-        outermost = tail[-1].fill
-        early += [term for term in tail if term.fill != outermost]
-        tail = [term for term in tail if term.fill == outermost]
+    tail: list[ScoreTerm] = []
+    early = list(form.terms)
+    while early and early[-1].kind == "mask" and (not tail or early[-1].fill == tail[0].fill):
+        tail.insert(0, early.pop())
     additive = [term for term in early if term.kind == "mask"]
     for term in additive:
         if term.fill is None or not absorbs(term.fill, TensorProto.FLOAT):
@@ -279,13 +276,50 @@ def _placed(builder: Builder, tensor: str, axes: Axes, scores: Axes, role: str) 
 
 
 def _bias(builder: Builder, form: AttentionForm, terms: Sequence[ScoreTerm], scores: Axes) -> str:
+    """What the terms do to a score of 0: exact for any score, as every mask's fill swallows it.
+
+    Several terms are put together with one axis for every letter, so that nothing is expanded but what has to be.
+    """
     kinds = {_bias_type(form, term) for term in terms}
     elem_type = kinds.pop() if len(kinds) == 1 else TensorProto.FLOAT
-    parts = [_bias_part(builder, form, term, elem_type) for term in terms]
-    if len(parts) == 1:
-        part = _floored(builder, parts[0])
+    if len(terms) == 1 and terms[0].kind == "bias":
+        part = _floored(builder, _bias_part(builder, terms[0], elem_type))
         return _placed(builder, part.tensor, part.axes, scores, "bias")
-    return _sum(builder, parts, scores)
+    single: Axes = tuple((letter,) for axis in scores for letter in axis)
+    total: _Part | None = None
+    for term in terms:
+        if total is not None and total.floor is not None and term.floor is None:
+            total = _floored(builder, total)
+        if term.kind == "mask":
+            total = _masked(builder, total, term, elem_type, single)
+            continue
+        part = _bias_part(builder, term, elem_type)
+        spread = broadcast_axes(part.axes, single)
+        tensor = builder.rearranged(part.tensor, part.axes, spread, "bias")
+        if total is not None:
+            tensor = builder.add("Add", [total.tensor, tensor], "bias_sum")
+            spread = _union(total.axes, spread)
+        total = _Part(tensor, elem_type, spread, term.floor)
+    assert total is not None
+    total = _floored(builder, total)
+    return _placed(builder, total.tensor, total.axes, scores, "bias")
+
+
+def _masked(builder: Builder, total: _Part | None, term: ScoreTerm, elem_type: int, single: Axes) -> _Part:
+    """``where(keep, total, fill)``; ``total`` is 0 where there is nothing yet."""
+    axes = from_pattern(term.axes)
+    spread = broadcast_axes(axes, single)
+    keep = builder.rearranged(_as_bool(builder, term.tensor), axes, spread, "mask")
+    inside = total.tensor if total is not None else builder.number(0.0, elem_type, "keep")
+    fill = builder.number(term.fill if term.fill is not None else -math.inf, elem_type, "fill")
+    branches = [fill, inside] if term.inverted else [inside, fill]
+    tensor = builder.add("Where", [keep, *branches], "bias_masked")
+    return _Part(tensor, elem_type, spread if total is None else _union(total.axes, spread), term.floor)
+
+
+def _union(a: Axes, b: Axes) -> Axes:
+    """The axes of what two arrangements of one rank broadcast to."""
+    return tuple(one or other for one, other in zip(a, b, strict=True))
 
 
 def _bias_type(form: AttentionForm, term: ScoreTerm) -> int:
@@ -294,15 +328,8 @@ def _bias_type(form: AttentionForm, term: ScoreTerm) -> int:
     return kind if kind in (form.elem_type, TensorProto.FLOAT) else TensorProto.FLOAT
 
 
-def _bias_part(builder: Builder, form: AttentionForm, term: ScoreTerm, elem_type: int) -> _Part:
+def _bias_part(builder: Builder, term: ScoreTerm, elem_type: int) -> _Part:
     axes = from_pattern(term.axes)
-    if term.kind == "mask":
-        fill = term.fill if term.fill is not None else -math.inf
-        keep = builder.number(0.0, elem_type, "keep")
-        masked = builder.number(fill, elem_type, "fill")
-        order = [masked, keep] if term.inverted else [keep, masked]
-        tensor = builder.add("Where", [_as_bool(builder, term.tensor), *order], "bias_of_mask")
-        return _Part(tensor, elem_type, axes, term.floor)
     tensor = term.tensor.name
     if term.tensor.elem_type != elem_type:
         tensor = builder.add("Cast", [tensor], "bias_cast", to=elem_type)
@@ -316,26 +343,6 @@ def _floored(builder: Builder, part: _Part) -> _Part:
         return part
     floor = builder.number(part.floor, part.elem_type, "floor")
     return _Part(builder.add("Max", [part.tensor, floor], "bias_clamped"), part.elem_type, part.axes)
-
-
-def _sum(builder: Builder, parts: Sequence[_Part], scores: Axes) -> str:
-    """The sum of several biases with one axis for every letter, so that nothing is expanded but what has to be."""
-    single: Axes = tuple((letter,) for axis in scores for letter in axis)
-    total: _Part | None = None
-    for part in parts:
-        spread = broadcast_axes(part.axes, single)
-        tensor = builder.rearranged(part.tensor, part.axes, spread, "bias")
-        placed = _Part(tensor, part.elem_type, spread, part.floor)
-        if total is None:
-            total = placed
-            continue
-        if placed.floor is None and total.floor is not None:
-            total = _floored(builder, total)
-        axes = tuple(a or b for a, b in zip(total.axes, spread, strict=False))
-        total = _Part(builder.add("Add", [total.tensor, placed.tensor], "bias_sum"), part.elem_type, axes, placed.floor)
-    assert total is not None
-    total = _floored(builder, total)
-    return _placed(builder, total.tensor, total.axes, scores, "bias")
 
 
 def _mask(builder: Builder, terms: Sequence[ScoreTerm], scores: Axes) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from . import symbolic
+from .absorbing import scaled
 from .elements import (
     AtLeastZero,
     Both,
@@ -98,7 +99,7 @@ class MaskReader:
             return None
         if not isinstance(fill, (int, float)):
             return None
-        fill = float(fill) * float(term.coeff)
+        fill = scaled(float(fill), float(term.coeff), self.scope.elem_type(term.tensor))
         if term.floor is not None:
             fill = max(fill, term.floor)
         return (condition, fill) if fill <= fill_limit else None

@@ -310,9 +310,13 @@ def _second_product(state: WeightState, product: Product) -> _SecondProduct | Re
             if label == summed:
                 return refuse(node, "product", "the values have one row for all keys")
             layout.append(())
+        elif label not in axes and label.isdigit():
+            return refuse(node, "product", "the values have more batch axes than the probabilities")
         elif label not in axes:
             axes[label] = (Atom(dim),)
             layout.append(axes[label])
+        elif isinstance(dim, int) != isinstance(scope.view.resolve(size_of(axes[label])), int):
+            return refuse(node, "product", f"'{value}' isn't provably of the batch that the probabilities have")
         elif axes[label] == ():
             return refuse(node, "product", "the same probabilities are used with several batches of values")
         else:
@@ -438,6 +442,10 @@ def _taken_apart(
     if isinstance(shapes, Refusal):
         return shapes
     terms = list(scores.terms)
+    for index, term in enumerate(terms):
+        if term.multiplied and index + 1 < len(terms):
+            reason = "the scores are multiplied by a mask after something was added to them: 0 times -inf is NaN"
+            return refuse(term.node, "multiplied mask", reason)
     if weights.guard == "masked_row_to_zero":
         # The guard makes a row 0 that is masked throughout, and so does the op for a fill of -inf. Any other row gives
         # a masked key the weight 0 in both, if the fill swallows scores.

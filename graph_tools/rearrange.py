@@ -65,12 +65,14 @@ def plan(source: Axes, target: Axes) -> list[Move] | None:
 
 def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
     """The permutation that is all there is to do, axes of size 1 included; ``None`` where more is."""
-    if len(source) != len(target) or sorted(map(repr, source)) != sorted(map(repr, target)):
+    if len(source) != len(target):
         return None
     free = list(range(len(source)))
     perm = []
     for axis in target:
-        place = next(index for index in free if source[index] == axis)
+        place = next((index for index in free if source[index] == axis), None)
+        if place is None:
+            return None
         free.remove(place)
         perm.append(place)
     return tuple(perm)

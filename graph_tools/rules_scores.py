@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from onnx import TensorProto
+
 from . import rules_operands, symbolic
-from .absorbing import LOWEST_ABSORBING
+from .absorbing import LOWEST_ABSORBING, absorbs, scaled
 from .const_eval import axes_of, is_float, scalar
 from .graph_view import NodeView, Scope
 from .indicators import constant_fill, is_indicator, rests_on_inputs
@@ -37,6 +39,8 @@ class RawTerm:
     unless: RawTerm | None = None
     """mask only: a bias; where it isn't 0, the score is left as it is."""
     note: str = ""
+    multiplied: bool = False
+    """mask only: the score is multiplied by it, so an infinite score below it would be NaN."""
 
 
 @dataclass(frozen=True)
@@ -302,10 +306,11 @@ def _blend(state: ScoreState, node: NodeView) -> ScoreResult | None:
             layout = None if shape is None else broadcast_operand(state.layout, shape)
             if factor is None or aligned is None or layout is None or not is_indicator(scope, name):
                 continue
-            number = factor * float(state.coeff) * (1 if node.op == "Add" else -1)
+            sign = 1 if node.op == "Add" else -1
+            number = scaled(factor, sign * float(state.coeff), scope.elem_type(node.output))
             number = number if state.floor is None else max(number, state.floor)
             note = f"'{name}' is taken to hold only 0 and 1" if rests_on_inputs(scope, name) else ""
-            term = RawTerm("mask", node, name, layout, 1, number, note=note)
+            term = RawTerm("mask", node, name, layout, 1, number, note=note, multiplied=True)
             fact = f"where({name}, s, {number:g})"
             after = state.at(node, node.input(kept), fact, "multiplied mask", terms=(*state.terms, term))
             return [after.at(product, product.input(data), fact, "multiplied mask", layout=aligned)]
@@ -325,7 +330,10 @@ def _complement_factor(scope: Scope, node: NodeView, mask: str) -> float | None:
 
 
 def _shift(state: ScoreState, node: NodeView) -> ScoreResult | None:
-    if state.cap is not None or not _is_row_maximum(state, node.input(0), node.input(1)):
+    """What comes after must not tell a score from the same score shifted: a fill that is a number does, a sink too."""
+    if state.cap is not None or state.sinks is not None or not _is_row_maximum(state, node.input(0), node.input(1)):
+        return None
+    if any(term.fill is not None and not absorbs(term.fill, TensorProto.FLOAT) for term in state.terms):
         return None
     nodes = []
     name = node.input(1)
@@ -402,7 +410,7 @@ def where(state: ScoreState, node: NodeView) -> ScoreResult:
             return refuse(node, "mask", "a mask that makes the scores larger, or whose shape isn't known")
         if state.coeff <= 0:
             return refuse(node, "mask", "a mask inside a scale that isn't positive")
-        filled = fill * float(state.coeff) if fill else fill
+        filled = scaled(fill, float(state.coeff), state.scope.elem_type(node.output))
         filled = filled if state.floor is None else max(filled, state.floor)
         term = RawTerm("mask", node, node.input(0), layout, 1, filled, inverted)
         fact = f"where({'not ' if inverted else ''}{node.input(0)}, s, {filled:g})"

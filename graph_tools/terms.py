@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from . import symbolic
-from .absorbing import LOWEST_ABSORBING, absorbs
+from .absorbing import LOWEST_ABSORBING, absorbs, scaled
 from .const_eval import scalar
 from .graph_view import Scope
 from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
@@ -228,7 +228,7 @@ class _Refining:
             fills = [side for side in sides if side is not None and side != 0]
             if None in sides or len(fills) != 1:
                 continue
-            fill = fills[0] * float(term.coeff)
+            fill = scaled(fills[0], float(term.coeff), self.scope.elem_type(point.tensor))
             fill = fill if term.floor is None else max(fill, term.floor)
             if not absorbs(fill, self.found.score_type):
                 continue
@@ -244,7 +244,7 @@ class _Refining:
         """Masks behind the biases that follow them, where the numbers allow it: the op adds first and masks then.
 
         ``where(keep, s, -inf) + b`` is ``where(keep, s + b, -inf)``. With a finite fill it is ``where(keep or b != 0,
-        s + b, fill)`` for a bias that is 0 or swallows both score and fill.
+        s + b, fill)`` for a bias that is 0 or swallows both score and fill, where the score is an ordinary number.
         """
         result = list(terms)
         for position in reversed(range(len(result))):
@@ -255,8 +255,8 @@ class _Refining:
             if term.fill == -math.inf:
                 result[position:] = [*behind, term]
             elif len(behind) == 1 and not absorbs(term.fill, self.found.score_type):
-                bias = behind[0]
-                if bias.floor is None and bias.coeff == 1 and zero_or_absorbing(self.scope, bias.tensor):
+                bias, plain = behind[0], not any(self._may_mask(item) for item in result[:position])
+                if plain and bias.floor is None and bias.coeff == 1 and zero_or_absorbing(self.scope, bias.tensor):
                     result[position:] = [bias, replace(term, unless=bias)]
         return result
 
@@ -283,7 +283,7 @@ class _Refining:
             dropped = complement(self.scope, producer.input(data))
             if not isinstance(factor, (int, float)) or dropped is None or not is_indicator(self.scope, dropped):
                 continue
-            fill = float(factor) * float(term.coeff)
+            fill = scaled(float(factor), float(term.coeff), self.scope.elem_type(point.tensor))
             shape = self.scope.shape(dropped)
             layout = None if shape is None else broadcast_operand(point.layout, shape)
             if layout is None or not absorbs(fill, self.found.score_type):
