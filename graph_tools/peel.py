@@ -19,6 +19,7 @@ from .absorbing import absorbs
 from .anchors import Anchor
 from .contraction import Product
 from .graph_view import NodeView, Scope
+from .indicators import may_mask
 from .layout import Atom, Axis, Layout, finest, from_shape, regroup, size_of
 from .normal_form import Peel, Prelude, Refusal
 from .rules_scores import RawFactor, RawSink, RawTerm, ScoreState, refuse
@@ -446,6 +447,11 @@ def _taken_apart(
         if term.multiplied and index + 1 < len(terms):
             reason = "the scores are multiplied by a mask after something was added to them: 0 times -inf is NaN"
             return refuse(term.node, "multiplied mask", reason)
+    if scores.shifted is not None:
+        outside, node = scores.shifted
+        if outside and any(term.kind == "mask" or may_mask(scope, term.tensor) for term in terms[outside:]):
+            reason = "the scores are masked, shifted by their maximum, then added to: a masked row counts as 0 there"
+            return refuse(node, "shift", reason)
     if weights.guard == "masked_row_to_zero":
         # The guard makes a row 0 that is masked throughout, and so does the op for a fill of -inf. Any other row gives
         # a masked key the weight 0 in both, if the fill swallows scores.

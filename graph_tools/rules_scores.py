@@ -86,6 +86,8 @@ class ScoreState:
     nodes: tuple[NodeView, ...] = ()
     passed: tuple[tuple[str, Layout], ...] = ()
     """The tensors that the walk came through, with their layouts."""
+    shifted: tuple[int, NodeView] | None = None
+    """The innermost shift by the row's maximum, and how many terms are outside it."""
 
     def at(
         self, node: NodeView, tensor: str, fact: str, rule: str, layout: Layout | None = None, **changes: Any
@@ -344,7 +346,7 @@ def _shift(state: ScoreState, node: NodeView) -> ScoreResult | None:
         nodes.append(producer)
         name = producer.input(0)
     after = state.at(node, node.input(0), "softmax(s - c) = softmax(s)", "shift")
-    return [replace(after, nodes=(*after.nodes, *nodes))]
+    return [replace(after, nodes=(*after.nodes, *nodes), shifted=(len(state.terms), node))]
 
 
 def _is_row_maximum(state: ScoreState, data: str, name: str) -> bool:

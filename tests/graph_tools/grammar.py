@@ -69,6 +69,8 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Sizes:
+    """Of one attention."""
+
     batch: int
     heads: int
     kv_heads: int

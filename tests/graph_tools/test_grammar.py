@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from grammar import Spelling, mutate, spell
 from graphs import run
-from hypothesis import given, seed, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortflash.graph_tools.edits import SiteEdit
@@ -75,13 +76,10 @@ def test_near_misses_are_refused_or_give_the_same_numbers(number: int) -> None:
     out = spell(dice)
     for _ in range(1 + dice(2)):
         mutate(out, dice)
-    try:
+    with contextlib.suppress(InvalidModelError):  # a cycle
         check(out, nan_is_zero=False)
-    except InvalidModelError:
-        pass  # a cycle
 
 
-@seed(0)
 def test_most_spellings_are_fused() -> None:
     """The grammar holds what the rules know, so little of it may be refused."""
     fates = Counter(check(spell(Dice(number))) for number in range(60))
