@@ -120,7 +120,7 @@ def load_models() -> Iterator[Any]:
 
 
 # -------------------------------------------------------------------------------------------------------- whole models
-@pytest.mark.parametrize("path", load_models())
+@pytest.mark.parametrize("path", [*load_models()])
 def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, path: Path | None) -> None:
     if path is None:
         pytest.skip("no corpus beside the checkout")
