@@ -100,6 +100,6 @@ class MaskedWalk {
 };
 
 template <class Tile>
-using BlockWalk = typename Select<Tile::TERMS, MaskedWalk<Tile>, PlainWalk>::Type;
+using BlockWalk = typename Select<Tile::ANY_TERMS, MaskedWalk<Tile>, PlainWalk>::Type;
 
 }  // namespace ortflash::sm90

@@ -120,7 +120,7 @@ class Consumer {
   __device__ __forceinline__ int first_row(const QueryTile& tile) const { return tile.row + group_ * kWarpgroupRows; }
 
   __device__ __forceinline__ void stage_terms(const QueryTile& tile, const KvStep& step) {
-    if constexpr (Tile::TERMS) terms_.stage(tile, step, first_row(tile));
+    if constexpr (Tile::ANY_TERMS) terms_.stage(tile, step, first_row(tile));
   }
 
   // Passes over the blocks at the end of the keys that none of this warpgroup's rows sees, though other warpgroups'
@@ -206,7 +206,7 @@ class Consumer {
 
   // Which block has number keys_; `above` is the one before.
   __device__ __forceinline__ KvStep peek(const QueryTile& tile, int above) const {
-    if constexpr (Tile::TERMS) return KvStep::decode(shared_.step[slot_of<Tile::KV_STAGES>(keys_)]);
+    if constexpr (Tile::ANY_TERMS) return KvStep::decode(shared_.step[slot_of<Tile::KV_STAGES>(keys_)]);
     return {above - 1, above - 1 == tile.first_block, false};
   }
 

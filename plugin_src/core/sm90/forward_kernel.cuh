@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
     } else if (warp == 1) {
       answer_empty_tiles<Tile>(params);
     } else if (warp == 2) {
-      if constexpr (Tile::TERMS) load_terms<Tile>(maps, params, shared);
+      if constexpr (Tile::TERMS) TermLoader<Tile>(maps, params, shared).run();
     }
   } else {
     take_registers_up_to<Tile::CONSUMER_REGISTERS>();

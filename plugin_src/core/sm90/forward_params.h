@@ -14,7 +14,7 @@ constexpr int32_t kUnbounded = 1 << 29;
 enum class TermSource : int32_t {
   kNone,
   kTile,      // streamed as tiles by the copy engine: 16-bit bias or mask whose strides are multiples of 16 bytes
-  kKeys,      // one row for all rows of the head, of any strides
+  kKeys,      // one row for all rows of the head, a mask with fill -inf: a vector that the loading warp makes
   kElements,  // any strides
 };
 
@@ -54,9 +54,9 @@ struct ForwardParams {
   int32_t sinks_stride;
 
   float scale;       // of the scores
-  float scale_log2;  // what the exponent is multiplied by: scale * log2(e), or log2(e) where TERMS applies the scale
+  float scale_log2;  // what the exponent is multiplied by: scale * log2(e), or log2(e) where Tile::SCALED
 
-  // Only with TERMS.
+  // Only for kernels that know them.
   float softcap;  // 0 = off
   float mask_fill;
   Term bias, mask;

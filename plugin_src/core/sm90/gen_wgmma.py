@@ -6,7 +6,7 @@ wgmma.mma_async m64nNk16: D (64 x N, fp32, in registers) += A (64 x 16) B (16 x 
 assembly must spell out all N / 2 accumulator registers, which is why this is generated.
 
     scores   S += Q K^T   A = Q in shared memory, B = K in shared memory, both with the head dimension contiguous
-    weighted O += P V     A = P in registers,     B = V in shared memory with the head dimension contiguous ("transposed")
+    weighted  O += P V    A = P in registers, B = V in shared memory with the head dimension contiguous (transposed)
 """
 
 from __future__ import annotations
@@ -64,13 +64,11 @@ struct Wgmma<{cpp_type}, {columns}> {{
 
 
 def main() -> None:
-    """Writes the header only where it changed, so that an unchanged build stays unchanged."""
+    """Writes OUTPUT_FOLDER/wgmma.cuh."""
     body = "".join(wrappers(cpp, ptx, n) for cpp, ptx in TYPES.items() for n in COLUMNS)
-    path = Path(sys.argv[1]) / "wgmma.cuh"
-    text = HEADER + body + "\n}  // namespace ortflash::sm90\n"
-    if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "wgmma.cuh").write_text(HEADER + body + "\n}  // namespace ortflash::sm90\n")
 
 
 if __name__ == "__main__":

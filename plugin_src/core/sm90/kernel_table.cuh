@@ -12,6 +12,8 @@ Kernel kernel(const char* name, DType dtype, unsigned uses) {
   return {name,
           dtype,
           uses,
+          !Tile::SUM_BY_PRODUCT,
+          Tile::SCALED,
           Tile::HEAD,
           Tile::BLOCK_Q,
           Tile::BLOCK_KV,
@@ -23,16 +25,22 @@ Kernel kernel(const char* name, DType dtype, unsigned uses) {
 template <class T>
 KernelList kernels(DType dtype) {
   static const Kernel table[] = {
-      kernel<Tile<T, 64, 128, 3, kNoFlags>>("sm90-d64-192x128", dtype, kFull | kBanded),
-      kernel<Tile<T, 64, 128, 2, kWithTerms>>("sm90-d64-128x128-terms", dtype, kTerms),
-      kernel<Tile<T, 96, 128, 2, kNoFlags>>("sm90-d96-128x128", dtype, kFull | kBanded),
-      kernel<Tile<T, 128, 176, 2, kNoFlags>>("sm90-d128-128x176", dtype, kFull),
-      kernel<Tile<T, 128, 128, 2, kLazy>>("sm90-d128-128x128", dtype, kBanded),
-      kernel<Tile<T, 128, 128, 2, kWithTerms>>("sm90-d128-128x128-terms", dtype, kTerms),
+      kernel<Tile<T, 64, 128, 3, kLazy | kSumByProduct>>("sm90-d64-192x128", dtype, kFull | kBanded),
+      kernel<Tile<T, 64, 128, 3, kLazy>>("sm90-d64-192x128-lse", dtype, kFull | kBanded),
+      kernel<Tile<T, 64, 128, 3, kLazy | kBiasTiles>>("sm90-d64-192x128-bias", dtype, kBiased),
+      kernel<Tile<T, 64, 128, 3, kLazy | kMaskTiles>>("sm90-d64-192x128-mask", dtype, kMasked),
+      kernel<Tile<T, 64, 128, 3, kLazy | kKeyTerms>>("sm90-d64-192x128-keys", dtype, kKeyed),
+      kernel<Tile<T, 64, 128, 2, kAnyTerms>>("sm90-d64-128x128-any", dtype, kAnything),
+      kernel<Tile<T, 96, 128, 2, kLazy>>("sm90-d96-128x128", dtype, kFull | kBanded),
+      kernel<Tile<T, 128, 128, 2, kLazy>>("sm90-d128-128x128", dtype, kFull | kBanded),
+      kernel<Tile<T, 128, 128, 2, kLazy | kBiasTiles>>("sm90-d128-128x128-bias", dtype, kBiased),
+      kernel<Tile<T, 128, 128, 2, kLazy | kMaskTiles>>("sm90-d128-128x128-mask", dtype, kMasked),
+      kernel<Tile<T, 128, 128, 2, kLazy | kKeyTerms>>("sm90-d128-128x128-keys", dtype, kKeyed),
+      kernel<Tile<T, 128, 128, 2, kAnyTerms>>("sm90-d128-128x128-any", dtype, kAnything),
       kernel<Tile<T, 192, 112, 2, kNoFlags>>("sm90-d192-128x112", dtype, kFull | kBanded),
-      kernel<Tile<T, 192, 64, 2, kWithTerms>>("sm90-d192-128x64-terms", dtype, kTerms),
-      kernel<Tile<T, 256, 80, 2, kLazy>>("sm90-d256-128x80", dtype, kFull | kBanded),
-      kernel<Tile<T, 256, 64, 2, kWithTerms>>("sm90-d256-128x64-terms", dtype, kTerms),
+      kernel<Tile<T, 192, 64, 2, kAnyTerms>>("sm90-d192-128x64-any", dtype, kAnything),
+      kernel<Tile<T, 256, 64, 2, kLazy>>("sm90-d256-128x64", dtype, kFull | kBanded),
+      kernel<Tile<T, 256, 64, 2, kAnyTerms>>("sm90-d256-128x64-any", dtype, kAnything),
   };
   return {table, sizeof(table) / sizeof(table[0])};
 }

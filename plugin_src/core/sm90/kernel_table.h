@@ -9,16 +9,21 @@ namespace ortflash::sm90 {
 
 // What a kernel is for; bits of Kernel::uses.
 enum Use : unsigned {
-  kFull = 1,    // every row sees all keys, but for key_lengths
-  kBanded = 2,  // causal or a window
-  kTerms = 4,   // any of softcap, attn_bias, attn_mask and block_mask
+  kFull = 1,       // every row sees all keys, but for key_lengths
+  kBanded = 2,     // causal or a window
+  kBiased = 4,     // attn_bias that the copy engine can read, banded or not
+  kMasked = 8,     // attn_mask that the copy engine can read, with fill -inf
+  kKeyed = 16,     // attn_bias and attn_mask, fill -inf, that all rows share
+  kAnything = 32,  // also softcap, block_mask and whatever else the others don't take
 };
 
 struct Kernel {
   const char* name;
   DType dtype;
   unsigned uses;
-  int head;  // D and E fit into this
+  bool writes_lse;
+  bool scaled;  // multiplies scores by scale itself: scale_log2 is log2(e)
+  int head;     // D and E fit into this
   int block_q, block_kv;
   int threads;
   int shared_bytes;

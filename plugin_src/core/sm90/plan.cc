@@ -45,17 +45,18 @@ Strides broadcast_strides(const AttentionParams& p, Strides strides) {
   return strides;
 }
 
-// `element_bytes`: 4 where the copy engine's tiles would be fp32, which the kernels don't read.
-TermSource term_source(const AttentionParams& p, const void* data, const Strides& s, int element_bytes) {
+// `element_bytes`: 4 where the copy engine's tiles would be fp32, which the kernels don't read. `additive`: whether the
+// term can be added to scores, as a mask with a finite fill can't.
+TermSource term_source(const AttentionParams& p, const void* data, const Strides& s, int element_bytes, bool additive) {
   if (data == nullptr) return TermSource::kNone;
-  if (s.row == 0) return TermSource::kKeys;
+  if (s.row == 0 && additive) return TermSource::kKeys;
   const bool tiles = element_bytes < 4 && aligned16(data) && s.column == 1 && steps(s.row, p.q_len, element_bytes) &&
                      (s.head == 0 || steps(s.head, 2, element_bytes)) &&
                      (s.batch == 0 || steps(s.batch, 2, element_bytes));
   return tiles ? TermSource::kTile : TermSource::kElements;
 }
 
-Term make_term(const AttentionParams& p, const void* data, const Strides& given, int element_bytes) {
+Term make_term(const AttentionParams& p, const void* data, const Strides& given, int element_bytes, bool additive) {
   const Strides s = broadcast_strides(p, given);
   Term term = {};
   term.data = data;
@@ -63,7 +64,7 @@ Term make_term(const AttentionParams& p, const void* data, const Strides& given,
   term.head = s.head;
   term.row = s.row;
   term.column = static_cast<int32_t>(s.column);
-  term.source = term_source(p, data, s, element_bytes);
+  term.source = term_source(p, data, s, element_bytes, additive);
   term.tile_batch = s.batch != 0;
   term.tile_head = s.head != 0;
   term.is_float32 = element_bytes == 4;
@@ -74,15 +75,40 @@ float scale_of(const AttentionParams& p) {
   return p.scale != 0.0f ? p.scale : 1.0f / std::sqrt(static_cast<float>(p.head_size));
 }
 
-bool needs_terms(const AttentionParams& p) {
-  // A negative scale turns the order of the scores round: only the kernels with terms scale before the maximum.
-  return p.softcap > 0 || p.attn_bias != nullptr || p.attn_mask != nullptr || p.block_mask != nullptr ||
-         scale_of(p) < 0;
+Term bias_term(const AttentionParams& p) {
+  return make_term(p, p.attn_bias, p.bias_strides, p.bias_dtype == DType::kFloat32 ? 4 : 2, true);
 }
 
-bool is_banded(const AttentionParams& p) { return p.is_causal || p.window_left >= 0 || p.window_right >= 0; }
+bool masks_out(const AttentionParams& p) { return std::isinf(p.mask_fill) && p.mask_fill < 0; }
+
+Term mask_term(const AttentionParams& p) { return make_term(p, p.attn_mask, p.mask_strides, 1, masks_out(p)); }
+
+Use use_of(const AttentionParams& p) {
+  // A negative scale turns the order of the scores round: only kernels that scale them before the maximum will do.
+  if (p.softcap > 0 || p.block_mask != nullptr || scale_of(p) < 0) return kAnything;
+  const TermSource bias = bias_term(p).source, mask = mask_term(p).source;
+  if (bias == TermSource::kNone && mask == TermSource::kNone) {
+    return p.is_causal || p.window_left >= 0 || p.window_right >= 0 ? kBanded : kFull;
+  }
+  if (bias == TermSource::kTile && mask == TermSource::kNone) return kBiased;
+  if (bias == TermSource::kNone && mask == TermSource::kTile && masks_out(p)) return kMasked;
+  const bool keyed = (bias == TermSource::kNone || bias == TermSource::kKeys) &&
+                     (mask == TermSource::kNone || mask == TermSource::kKeys);
+  return keyed ? kKeyed : kAnything;
+}
 
 Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.row, 1}; }
+
+// A tile walks over all its keys alone, so a few tiles over many keys leave most of the GPU idle.
+Status check_parallelism(const AttentionParams& p, const Kernel& kernel) {
+  constexpr int64_t kFewTiles = 66, kManyKeys = 1024;  // half of an H100's or H200's multiprocessors
+  const int64_t tiles = p.batch * p.num_heads * ((p.q_len + kernel.block_q - 1) / kernel.block_q);
+  if (tiles >= kFewTiles || p.kv_len < kManyKeys || p.q_len > kernel.block_q) return {};
+  return make_status(StatusCode::kUnsupported,
+                     "sm90 leaves %lld tiles of queries over %lld keys to sm80, which splits "
+                     "the keys",
+                     static_cast<long long>(tiles), static_cast<long long>(p.kv_len));
+}
 
 }  // namespace
 
@@ -106,11 +132,15 @@ Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
   }
 
   const KernelList list = p.dtype == DType::kFloat16 ? float16_kernels() : bfloat16_kernels();
-  const Use use = needs_terms(p) ? kTerms : is_banded(p) ? kBanded : kFull;
-  for (size_t i = 0; i < list.count; ++i) {
-    if ((list.first[i].uses & use) == 0 || list.first[i].head < std::max(p.head_size, p.v_head_size)) continue;
-    *kernel = &list.first[i];
-    return {};
+  const Use use = use_of(p);
+  for (const unsigned wanted : {static_cast<unsigned>(use), static_cast<unsigned>(kAnything)}) {
+    for (size_t i = 0; i < list.count; ++i) {
+      const Kernel& candidate = list.first[i];
+      if ((candidate.uses & wanted) == 0 || candidate.head < std::max(p.head_size, p.v_head_size)) continue;
+      if (p.softmax_lse != nullptr && !candidate.writes_lse) continue;
+      *kernel = &candidate;
+      return check_parallelism(p, candidate);
+    }
   }
   return make_status(StatusCode::kUnsupported, "sm90 takes head sizes up to 256");
 }
@@ -139,13 +169,12 @@ Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu,
   f.sinks = p.sinks;
   f.sinks_stride = static_cast<int32_t>(p.sinks_stride);
 
-  const bool terms = (kernel.uses & kTerms) != 0;
   f.scale = scale_of(p);
-  f.scale_log2 = static_cast<float>(terms ? kLog2E : f.scale * kLog2E);
+  f.scale_log2 = static_cast<float>(kernel.scaled ? kLog2E : f.scale * kLog2E);
   f.softcap = p.softcap;
   f.mask_fill = p.mask_fill;
-  f.bias = make_term(p, p.attn_bias, p.bias_strides, p.bias_dtype == DType::kFloat32 ? 4 : 2);
-  f.mask = make_term(p, p.attn_mask, p.mask_strides, 1);
+  f.bias = bias_term(p);
+  f.mask = mask_term(p);
   f.block_mask = p.block_mask;
   f.block_mask_batch = p.block_mask_strides.batch;
   f.block_mask_head = p.block_mask_strides.head;

@@ -7,6 +7,7 @@
 
 #include "block_walk.cuh"
 #include "shared_storage.cuh"
+#include "term_sources.cuh"
 
 namespace ortflash::sm90 {
 
@@ -43,7 +44,7 @@ class OperandLoader {
     const int stage = slot_of<Tile::KV_STAGES>(keys_);
     shared_.k_empty[stage].wait(parity_of<Tile::KV_STAGES>(keys_) ^ 1);
     if (leader_) {
-      if constexpr (Tile::TERMS) shared_.step[stage] = step.encode();
+      if constexpr (Tile::ANY_TERMS) shared_.step[stage] = step.encode();
       shared_.k_full[stage].arrive_expecting(Tile::KV_BYTES);
       copy_panels(shared_.k[stage], maps_.key, shared_.k_full[stage], Tile::BLOCK_KV, step.block * Tile::BLOCK_KV,
                   kv_head_, tile.batch, evict_last_policy());
@@ -121,46 +122,90 @@ class OperandLoader {
   uint32_t landed_parity_ = 0;
 };
 
-// Streams the tiles of attn_bias and attn_mask, warpgroup by warpgroup, for exactly the steps of OperandLoader.
+// Streams attn_bias and attn_mask for exactly the steps of OperandLoader: tiles warpgroup by warpgroup, and the vector
+// that all rows share.
 template <class Tile>
-__device__ void load_terms(const ForwardMaps& maps, const ForwardParams& p, SharedStorage<Tile>& shared) {
-  const bool bias = p.bias.source == TermSource::kTile;
-  const bool mask = p.mask.source == TermSource::kTile;
-  if (!bias && !mask) return;
-  const bool leader = threadIdx.x % 32 == 0;
-  const int bytes = (bias ? Tile::BIAS_BYTES : 0) + (mask ? Tile::MASK_BYTES : 0);
-  int number = 0;
-  TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p);
-  while (true) {
-    const QueryTile tile = tiles.next();
-    if (!tile.valid()) return;
-    BlockWalk<Tile> walk(p, tile);
-    while (!walk.done()) {
-      const int column = walk.next().block * Tile::BLOCK_KV;
-      const int stage = slot_of<Tile::TERM_STAGES>(number);
-      for (int group = 0; group < Tile::WARPGROUPS; ++group) {
-        const int row = tile.row + group * kWarpgroupRows;
-        Barrier& full = shared.term_full[stage][group];
-        shared.term_empty[stage][group].wait(parity_of<Tile::TERM_STAGES>(number) ^ 1);
-        if (!leader) continue;
-        full.arrive_expecting(bytes);
-        if (bias) {
-          for (int panel = 0; panel < Tile::BLOCK_KV / kPanel; ++panel) {
-            copy_box(shared.terms.bias[stage][group] + panel * kWarpgroupRows * kPanel * 2, maps.bias, full,
-                     column + panel * kPanel, row, tile.head * p.bias.tile_head, tile.batch * p.bias.tile_batch,
-                     evict_last_policy());
+class TermLoader {
+ public:
+  __device__ TermLoader(const ForwardMaps& maps, const ForwardParams& p, SharedStorage<Tile>& shared)
+      : maps_(maps), p_(p), shared_(shared) {}
+
+  // By a whole warp.
+  __device__ void run() {
+    const TermSources<Tile> sources(p_);
+    if (!sources.streamed()) return;
+    const bool leader = threadIdx.x % 32 == 0;
+    const int bytes = (sources.bias_tiles() ? Tile::BIAS_BYTES : 0) + (sources.mask_tiles() ? Tile::MASK_BYTES : 0);
+    int number = 0;
+    TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p_);
+    while (true) {
+      const QueryTile tile = tiles.next();
+      if (!tile.valid()) return;
+      BlockWalk<Tile> walk(p_, tile);
+      while (!walk.done()) {
+        const int column = walk.next().block * Tile::BLOCK_KV;
+        const int stage = slot_of<Tile::TERM_STAGES>(number);
+        const uint32_t parity = parity_of<Tile::TERM_STAGES>(number) ^ 1;
+        if (sources.keys()) {
+          for (int group = 0; group < Tile::WARPGROUPS; ++group) shared_.term_empty[stage][group].wait(parity);
+          write_keys(tile, column, stage);
+        }
+        for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+          Barrier& full = shared_.term_full[stage][group];
+          shared_.term_empty[stage][group].wait(parity);
+          if (leader) {
+            full.arrive_expecting(bytes);
+            copy_tiles(tile, tile.row + group * kWarpgroupRows, column, stage, group, sources);
           }
         }
-        if (mask) {
-          copy_box(shared.terms.mask[stage][group], maps.mask, full, column, row, tile.head * p.mask.tile_head,
-                   tile.batch * p.mask.tile_batch, evict_last_policy());
-        }
+        __syncwarp();
+        ++number;
       }
-      __syncwarp();
-      ++number;
     }
   }
-}
+
+ private:
+  __device__ void copy_tiles(const QueryTile& tile, int row, int column, int stage, int group,
+                             const TermSources<Tile>& sources) {
+    Barrier& full = shared_.term_full[stage][group];
+    if (sources.bias_tiles()) {
+      for (int panel = 0; panel < Tile::BLOCK_KV / kPanel; ++panel) {
+        copy_box(shared_.terms.bias[stage][group] + panel * kWarpgroupRows * kPanel * 2, maps_.bias, full,
+                 column + panel * kPanel, row, tile.head * p_.bias.tile_head, tile.batch * p_.bias.tile_batch,
+                 evict_last_policy());
+      }
+    }
+    if (sources.mask_tiles()) {
+      copy_box(shared_.terms.mask[stage][group], maps_.mask, full, column, row, tile.head * p_.mask.tile_head,
+               tile.batch * p_.mask.tile_batch, evict_last_policy());
+    }
+  }
+
+  // keys[j] = bias[j], -inf where the mask is False: added to every row's score j.
+  __device__ void write_keys(const QueryTile& tile, int column, int stage) {
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < Tile::BLOCK_KV; i += 32) {
+      const int64_t j = column + i;
+      float value = 0.0f;
+      if (j < p_.kv_len) {
+        if (p_.bias.source == TermSource::kKeys) value = bias_at(tile, j);
+        if (p_.mask.source == TermSource::kKeys && term_data<uint8_t>(p_.mask, tile)[j * p_.mask.column] == 0) {
+          value = -INFINITY;
+        }
+      }
+      shared_.terms.keys[stage][i] = value;
+    }
+    __syncwarp();
+  }
+  __device__ float bias_at(const QueryTile& tile, int64_t j) {
+    if (p_.bias.is_float32) return term_data<float>(p_.bias, tile)[j * p_.bias.column];
+    return to_float(term_data<typename Tile::Element>(p_.bias, tile)[j * p_.bias.column]);
+  }
+
+  const ForwardMaps& maps_;
+  const ForwardParams& p_;
+  SharedStorage<Tile>& shared_;
+};
 
 template <class Tile>
 __device__ void answer_empty_tiles(const ForwardParams& p) {

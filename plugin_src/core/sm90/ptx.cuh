@@ -1,6 +1,10 @@
 // One function a PTX instruction: barriers in shared memory, bulk tensor copies, warpgroup matrix products.
 #pragma once
 
+#ifdef ORTFLASH_EMULATED
+#include "emulator/emulator.h"  // the same functions, computed on a CPU, for tests
+#else
+
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -62,9 +66,6 @@ __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap& m
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(smem_address(destination)),
       "l"(&map), "r"(smem_address(&full)), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(cache_policy)
       : "memory");
-}
-__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
@@ -158,3 +159,5 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
 }
 
 }  // namespace ortflash::sm90
+
+#endif  // ORTFLASH_EMULATED

@@ -8,6 +8,7 @@
 #include "block_walk.cuh"
 #include "online_softmax.cuh"
 #include "shared_storage.cuh"
+#include "term_sources.cuh"
 
 namespace ortflash::sm90 {
 
@@ -60,10 +61,6 @@ __device__ __forceinline__ float tanh_accurate(float x) {
   return 1.0f - __fdividef(2.0f, 1.0f + exp2_approx(x * (2.0f * kLog2E)));
 }
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(__half x) { return __half2float(x); }
-__device__ __forceinline__ float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
-
 // The state of softcap, attn_bias, attn_mask and block_mask for one warpgroup.
 //
 // stage() brings what the copy engine can't into shared memory while Q K^T runs: each warp fetches its own 16 rows,
@@ -75,104 +72,77 @@ class ScoreTerms {
   static constexpr int WORDS = Tile::BLOCK_KV / 32;
 
   __device__ __forceinline__ ScoreTerms(const ForwardParams& p, SharedStorage<Tile>& shared, int group)
-      : p_(p), shared_(shared), tiles_(shared.terms), group_(group) {}
+      : p_(p), shared_(shared), tiles_(shared.terms), sources_(p), group_(group) {}
 
   __device__ __forceinline__ void stage(const QueryTile& tile, const KvStep& step, int warpgroup_row) {
     thread_ = opaque(threadIdx.x % 128);
     const int row = warpgroup_row + warp() * 16;
     const int column = step.block * Tile::BLOCK_KV;
     __syncwarp();  // everybody has read the last one
-    if (p_.bias.source == TermSource::kKeys) {
-      if (p_.bias.is_float32) {
-        stage_key_bias<float>(tile, column);
-      } else {
-        stage_key_bias<Element>(tile, column);
-      }
-    }
-    if (p_.bias.source == TermSource::kElements) stage_bias(tile, row, column);
-    if (p_.mask.source == TermSource::kKeys || p_.mask.source == TermSource::kElements) stage_mask(tile, row, column);
+    if (sources_.bias_elements()) stage_bias(tile, row, column);
+    if (sources_.mask_elements()) stage_mask(tile, row, column);
     if (step.patchwork) stage_block_mask(tile, row, column);
     __syncwarp();
   }
 
   __device__ __forceinline__ void apply(float (&s)[COUNT], const KvStep& step, int number) {
     thread_ = opaque(threadIdx.x % 128);
-    float multiplier = p_.scale;
-    if (p_.softcap > 0.0f) {
+    const int stage = slot_of<Tile::TERM_STAGES>(number);
+    float multiplier = p_.scale;  // what is left to scale
+    if (Tile::ANY_TERMS && p_.softcap > 0.0f) {
       const float inner = p_.scale / p_.softcap;
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) s[i] = p_.softcap * tanh_accurate(s[i] * inner);
       multiplier = 1.0f;
     }
+    if (sources_.streamed()) shared_.term_full[stage][group_].wait(parity_of<Tile::TERM_STAGES>(number));
 
-    if (streamed()) {
-      shared_.term_full[slot_of<Tile::TERM_STAGES>(number)][group_].wait(parity_of<Tile::TERM_STAGES>(number));
+    if (sources_.bias_tiles() || sources_.bias_elements()) {
+      add_bias_tile(s, multiplier, sources_.bias_tiles() ? stage : 0);
+      multiplier = 1.0f;
     }
-
-    if (p_.bias.source == TermSource::kNone) {
+    if (sources_.keys()) {
+      add_keys(s, multiplier, stage);
+    } else if (Tile::ANY_TERMS && multiplier != 1.0f) {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) s[i] *= multiplier;
-    } else if (p_.bias.source == TermSource::kKeys) {
-      add_key_bias(s, multiplier);
-    } else {
-      const bool tiles = p_.bias.source == TermSource::kTile;
-      add_bias_tile(s, multiplier, tiles ? slot_of<Tile::TERM_STAGES>(number) : 0);
     }
 
-    if (p_.mask.source == TermSource::kTile) {
-      apply_mask_tile(s, slot_of<Tile::TERM_STAGES>(number));
-    } else if (p_.mask.source != TermSource::kNone) {
-      const int row = p_.mask.source == TermSource::kKeys ? warp() * 16 : lane_row();
-      apply_bits(s, tiles_.mask_bits[group_][row],
-                 tiles_.mask_bits[group_][p_.mask.source == TermSource::kKeys ? row : row + 8], p_.mask_fill);
+    if (sources_.mask_tiles()) {
+      apply_mask_tile(s, Tile::ANY_TERMS ? p_.mask_fill : -INFINITY, stage);
+    } else if (sources_.mask_elements()) {
+      apply_bits(s, tiles_.mask_bits[group_][lane_row()], tiles_.mask_bits[group_][lane_row() + 8], p_.mask_fill);
     }
-    if (step.patchwork) {
+    if (Tile::ANY_TERMS && step.patchwork) {
       apply_bits(s, tiles_.block_bits[group_][lane_row()], tiles_.block_bits[group_][lane_row() + 8], -INFINITY);
     }
-
-    if (streamed()) {
-      __syncwarp();
-      if (lane() == 0) shared_.term_empty[slot_of<Tile::TERM_STAGES>(number)][group_].arrive();
-    }
+    give_back(stage);
   }
 
   // For a block that the warpgroup sits out.
   __device__ __forceinline__ void skip(int number) {
-    if (!streamed()) return;
-    shared_.term_full[slot_of<Tile::TERM_STAGES>(number)][group_].wait(parity_of<Tile::TERM_STAGES>(number));
-    if (threadIdx.x % 32 == 0) shared_.term_empty[slot_of<Tile::TERM_STAGES>(number)][group_].arrive();
+    const int stage = slot_of<Tile::TERM_STAGES>(number);
+    if (sources_.streamed()) shared_.term_full[stage][group_].wait(parity_of<Tile::TERM_STAGES>(number));
+    give_back(stage);
   }
 
  private:
   using Element = typename Tile::Element;
 
-  __device__ __forceinline__ bool streamed() const {
-    return p_.bias.source == TermSource::kTile || p_.mask.source == TermSource::kTile;
+  __device__ __forceinline__ void give_back(int stage) {
+    if (!sources_.streamed()) return;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) shared_.term_empty[stage][group_].arrive();
   }
+
   __device__ __forceinline__ int lane() const { return thread_ % 32; }
   __device__ __forceinline__ int warp() const { return thread_ / 32; }
   __device__ __forceinline__ int lane_row() const { return warp() * 16 + lane() / 4; }  // of the warpgroup's 64
 
-  template <class T>
-  static __device__ __forceinline__ const T* data(const Term& term, const QueryTile& tile) {
-    return static_cast<const T*>(term.data) + tile.batch * term.batch + tile.head * term.head;
-  }
-
   // -------------------------------------------------------------------------------- global -> shared memory
-  // One row for all: BLOCK_KV values, kept as fp32.
-  template <class T>
-  __device__ __forceinline__ void stage_key_bias(const QueryTile& tile, int column) {
-    const T* from = data<T>(p_.bias, tile);
-#pragma unroll
-    for (int i = lane(); i < Tile::BLOCK_KV; i += 32) {
-      tiles_.key_bias[group_][warp()][i] =
-          column + i < p_.kv_len ? to_float(from[int64_t{column + i} * p_.bias.column]) : 0.0f;
-    }
-  }
-
   // 16 rows of 16-bit elements, to where the copy engine would put them.
   __device__ __forceinline__ void stage_bias(const QueryTile& tile, int row, int column) {
-    const Element* from = data<Element>(p_.bias, tile) + row * p_.bias.row;
+    const Element* from = term_data<Element>(p_.bias, tile) + row * p_.bias.row;
     uint8_t* to = tiles_.bias[0][group_];
 #pragma unroll 2
     for (int r = 0; r < 16; ++r) {
@@ -188,10 +158,9 @@ class ScoreTerms {
   }
 
   __device__ __forceinline__ void stage_mask(const QueryTile& tile, int row, int column) {
-    const uint8_t* from = data<uint8_t>(p_.mask, tile) + row * p_.mask.row;
-    const int rows = p_.mask.source == TermSource::kKeys ? 1 : 16;
+    const uint8_t* from = term_data<uint8_t>(p_.mask, tile) + row * p_.mask.row;
 #pragma unroll 2
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < 16; ++r) {
 #pragma unroll
       for (int word = 0; word < WORDS; ++word) {
         const int j = column + word * 32 + lane();
@@ -207,7 +176,7 @@ class ScoreTerms {
   __device__ __forceinline__ void stage_block_mask(const QueryTile& tile, int row, int column) {
     const int r = lane() % 16;
     const uint8_t* from = p_.block_mask + tile.batch * p_.block_mask_batch + tile.head * p_.block_mask_head +
-                          (row + r >> p_.block_shift) * p_.block_mask_row;
+                          ((row + r) >> p_.block_shift) * p_.block_mask_row;
 #pragma unroll 1
     for (int word = lane() / 16; word < WORDS; word += 2) {
       uint32_t bits = 0;
@@ -221,11 +190,11 @@ class ScoreTerms {
   }
 
   // ----------------------------------------------------------------------------------- shared memory -> scores
-  __device__ __forceinline__ void add_key_bias(float (&s)[COUNT], float multiplier) const {
-    const float* bias = tiles_.key_bias[group_][warp()] + lane() % 4 * 2;
+  __device__ __forceinline__ void add_keys(float (&s)[COUNT], float multiplier, int stage) const {
+    const float* keys = tiles_.keys[stage] + lane() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < COUNT; i += 4) {
-      const float2 two = *reinterpret_cast<const float2*>(bias + i * 2);
+      const float2 two = *reinterpret_cast<const float2*>(keys + i * 2);
       s[i] = fmaf(s[i], multiplier, two.x);
       s[i + 1] = fmaf(s[i + 1], multiplier, two.y);
       s[i + 2] = fmaf(s[i + 2], multiplier, two.x);
@@ -263,7 +232,7 @@ class ScoreTerms {
   }
 
   // [64 rows][BLOCK_KV] bytes, swizzled by the copy engine over its row of 64 or 128 bytes.
-  __device__ __forceinline__ void apply_mask_tile(float (&s)[COUNT], int stage) const {
+  __device__ __forceinline__ void apply_mask_tile(float (&s)[COUNT], float fill, int stage) const {
     constexpr int ROW_BYTES = Tile::BLOCK_KV;
     static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "a row of the mask is one swizzle row");
     const uint8_t* tile = tiles_.mask[stage][group_];
@@ -276,8 +245,8 @@ class ScoreTerms {
         const int column = i / 4 * 8;
         const uint32_t two = *reinterpret_cast<const uint16_t*>(tile + offset + ((column & ~15) ^ swizzle) +
                                                                 (column & 15) + lane() % 4 * 2);
-        if ((two & 0xFF) == 0) s[i] = p_.mask_fill;
-        if (two < 0x100) s[i + 1] = p_.mask_fill;
+        if ((two & 0xFF) == 0) s[i] = fill;
+        if (two < 0x100) s[i + 1] = fill;
       }
     }
   }
@@ -285,6 +254,7 @@ class ScoreTerms {
   const ForwardParams& p_;
   SharedStorage<Tile>& shared_;
   TermTiles<Tile>& tiles_;
+  const TermSources<Tile> sources_;
   const int group_;
   int thread_ = 0;  // of the warpgroup, opaque
 };

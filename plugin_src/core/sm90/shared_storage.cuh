@@ -4,7 +4,7 @@
 //   q         its rows and its QueryTile are there  the last Q K^T of the tile is done      one a warpgroup
 //   k         a block of keys is there              Q K^T is done in every warpgroup
 //   v         a block of values is there            P V is done in every warpgroup
-//   term      tiles of bias and mask are there      they have been read                     one a warpgroup
+//   term      a block's bias and mask are there     they have been read                     one a warpgroup
 #pragma once
 
 #include "ptx.cuh"
@@ -12,17 +12,28 @@
 
 namespace ortflash::sm90 {
 
-// Bias, mask and block mask of the next block of scores.
+// Bias, mask and block mask of the next block of scores. What a kernel doesn't know has one element.
 template <class Tile>
 struct alignas(1024) TermTiles {
+  template <int COUNT>
+  static constexpr int or_one(bool known) {
+    return known ? COUNT : 1;
+  }
+  static constexpr int BIAS = or_one<Tile::BIAS_BYTES>(Tile::BIAS_TILES);
+  static constexpr int MASK = or_one<Tile::MASK_BYTES>(Tile::MASK_TILES);
+  static constexpr int KEYS = or_one<Tile::BLOCK_KV>(Tile::KEY_TERMS);
+  static constexpr int ROWS = or_one<kWarpgroupRows>(Tile::ANY_TERMS);
+
   // By the copy engine, or the bias by the warp that reads it.
-  uint8_t bias[Tile::TERM_STAGES][Tile::WARPGROUPS][Tile::BIAS_BYTES];  // panels [64 rows][64]
-  uint8_t mask[Tile::TERM_STAGES][Tile::WARPGROUPS][Tile::MASK_BYTES];  // [64 rows][BLOCK_KV] bytes
+  alignas(1024) uint8_t bias[Tile::TERM_STAGES][Tile::WARPGROUPS][BIAS];  // panels [64 rows][64]
+  alignas(1024) uint8_t mask[Tile::TERM_STAGES][Tile::WARPGROUPS][MASK];  // [64 rows][BLOCK_KV] bytes
+
+  // By the loading warp: what all rows add.
+  alignas(16) float keys[Tile::TERM_STAGES][KEYS];
 
   // By the warp that reads it: a bit a score.
-  uint32_t mask_bits[Tile::WARPGROUPS][kWarpgroupRows][Tile::BLOCK_KV / 32];
-  uint32_t block_bits[Tile::WARPGROUPS][kWarpgroupRows][Tile::BLOCK_KV / 32];
-  float key_bias[Tile::WARPGROUPS][4][Tile::BLOCK_KV];  // a copy a warp
+  uint32_t mask_bits[Tile::WARPGROUPS][ROWS][Tile::BLOCK_KV / 32];
+  uint32_t block_bits[Tile::WARPGROUPS][ROWS][Tile::BLOCK_KV / 32];
 };
 struct NoTermTiles {};
 
@@ -36,7 +47,7 @@ struct alignas(1024) SharedStorage {
 
   // More slots than Q has: a tile's description outlives its Q, until its rows are stored.
   QueryTile tile[Tile::TILE_SLOTS][Tile::WARPGROUPS];
-  int32_t step[Tile::KV_STAGES];  // KvStep::encode() of the block in k; only with TERMS
+  int32_t step[Tile::KV_STAGES];  // KvStep::encode() of the block in k; only with ANY_TERMS
 
   Barrier q_full[Tile::Q_STAGES][Tile::WARPGROUPS], q_empty[Tile::Q_STAGES][Tile::WARPGROUPS];
   Barrier k_full[Tile::KV_STAGES], k_empty[Tile::KV_STAGES];

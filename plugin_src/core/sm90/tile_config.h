@@ -15,7 +15,10 @@ constexpr int kWarpgroupRows = 64;
 // Variants of a kernel; bits of Tile's FLAGS.
 enum Flag : unsigned {
   kNoFlags = 0,
-  kWithTerms = 1,     // softcap, attn_bias, attn_mask and block_mask are compiled in
+  kAnyTerms = 1,      // softcap, block_mask, and attn_bias and attn_mask in every form
+  kBiasTiles = 8,     // instead of kAnyTerms: attn_bias from the copy engine and nothing else
+  kMaskTiles = 16,    // ... attn_mask from the copy engine, fill -inf, and nothing else
+  kKeyTerms = 32,     // ... attn_bias and attn_mask that all rows share, fill -inf
   kLazy = 2,          // the accumulator is rescaled only where a row's maximum grew by more than 2^8
   kSumByProduct = 4,  // V gets a column of ones, so that P V sums the rows as well: of weights in halves, without LSE
 };
@@ -29,7 +32,12 @@ struct Tile {
   static constexpr int HEAD = HEAD_;
   static constexpr int BLOCK_KV = BLOCK_KV_;
   static constexpr int WARPGROUPS = WARPGROUPS_;
-  static constexpr bool TERMS = (FLAGS & kWithTerms) != 0;
+  static constexpr bool ANY_TERMS = (FLAGS & kAnyTerms) != 0;
+  static constexpr bool BIAS_TILES = (FLAGS & (kAnyTerms | kBiasTiles)) != 0;
+  static constexpr bool MASK_TILES = (FLAGS & (kAnyTerms | kMaskTiles)) != 0;
+  static constexpr bool KEY_TERMS = (FLAGS & (kAnyTerms | kKeyTerms)) != 0;
+  static constexpr bool TERMS = BIAS_TILES || MASK_TILES || KEY_TERMS;
+  static constexpr bool SCALED = BIAS_TILES || KEY_TERMS;  // scores are scaled before the softmax, for what is added
   static constexpr bool LAZY = (FLAGS & kLazy) != 0;
   static constexpr bool SUM_BY_PRODUCT = (FLAGS & kSumByProduct) != 0;
 
@@ -43,21 +51,23 @@ struct Tile {
   static constexpr int Q_BYTES = kWarpgroupRows * PANELS * kPanel * 2;                    // of one warpgroup
   static constexpr int KV_BYTES = BLOCK_KV * PANELS * kPanel * 2;                         // of a stage of K, or of V
   static constexpr int V_SLOT_BYTES = KV_BYTES + SUM_BY_PRODUCT * BLOCK_KV * kPanel * 2;  // V and the ones
-  static constexpr int BIAS_BYTES = kWarpgroupRows * BLOCK_KV * 2;
-  static constexpr int MASK_BYTES = kWarpgroupRows * BLOCK_KV;
+  // Of one warpgroup.
+  static constexpr int BIAS_BYTES = BIAS_TILES ? kWarpgroupRows * BLOCK_KV * 2 : 0;
+  static constexpr int MASK_BYTES = MASK_TILES ? kWarpgroupRows * BLOCK_KV : 0;
+  static constexpr int BIT_BYTES = ANY_TERMS ? 2 * kWarpgroupRows * BLOCK_KV / 8 : 0;
+  static constexpr int TERM_BYTES = WARPGROUPS * (BIAS_BYTES + MASK_BYTES) + (KEY_TERMS ? BLOCK_KV * 4 : 0);
 
-  static constexpr int TERM_BYTES = TERMS ? WARPGROUPS * (BIAS_BYTES + MASK_BYTES) : 0;
-  static constexpr int BIT_BYTES = TERMS ? WARPGROUPS * (2 * kWarpgroupRows * BLOCK_KV / 8 + 16 * BLOCK_KV) : 0;
   // A second slot for Q (and for the tiles of bias and mask) where it fits: 3 KB stay for barriers and alignment.
-  static constexpr int FREE_BYTES = kSharedMemoryLimit - 3072 - BIT_BYTES - KV_STAGES * (KV_BYTES + V_SLOT_BYTES);
+  static constexpr int FREE_BYTES =
+      kSharedMemoryLimit - 3072 - WARPGROUPS * BIT_BYTES - KV_STAGES * (KV_BYTES + V_SLOT_BYTES);
   static constexpr int TERM_STAGES = FREE_BYTES >= WARPGROUPS * Q_BYTES + 2 * TERM_BYTES ? 2 : 1;
   static constexpr int Q_STAGES = FREE_BYTES >= 2 * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES ? 2 : 1;
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
   static_assert(FREE_BYTES >= Q_STAGES * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES, "the tile does not fit");
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
-  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : TERMS ? 56 : 40;
-  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : TERMS ? 224 : 232;
+  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 56 : 40;
+  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : ANY_TERMS ? 224 : 232;
 };
 
 // Yes where CONDITION holds, else No: parts that only some tiles have.

@@ -1,0 +1,124 @@
+"""The Hopper kernels without a Hopper: every shared case on the emulator in plugin_src/core/sm90/emulator.
+
+It proves indices, masks, barriers and the order of loads and products; speed and memory ordering need a GPU
+(tests/gpu). The emulated library is built here, once, where cmake and CUDA's headers are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, Array, AttentionCase
+from compare import check, expect
+from hypothesis import assume, given, settings
+from strategies import attention_cases
+
+from ortflash import core
+
+ROOT = Path(__file__).resolve().parents[1]
+HALF_CASES = [case for case in CASES if case.dtype != "float32"]
+MOST_SCORES = 4_000_000
+"""What a case may have for the emulator to take seconds and not minutes."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def emulated() -> Iterator[core.CoreLibrary]:
+    """Let core.attention() run in the emulated library."""
+    cmake = shutil.which("cmake")
+    if cmake is None or shutil.which("nvcc") is None:
+        pytest.skip("the emulator needs cmake and CUDA's headers")
+    build = ROOT / "build" / "emulated"
+    build.mkdir(parents=True, exist_ok=True)
+    with (build / "lock").open("w") as lock:  # several test processes, one build
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        source = ROOT / "plugin_src" / "core" / "sm90" / "emulator"
+        subprocess.run([cmake, "-S", source, "-B", build], check=True, capture_output=True)
+        subprocess.run([cmake, "--build", build, "-j2"], check=True, capture_output=True)
+    library = core.CoreLibrary(build / "libortflash_core.so")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "library", lambda: library)
+        yield library
+
+
+def scores(case: AttentionCase) -> int:
+    return case.batch * case.num_heads * case.q_len * (case.q_len if case.kv_len is None else case.kv_len)
+
+
+def run(case: AttentionCase, return_lse: int = 1) -> tuple[Array, Array | None]:
+    inputs: dict[str, Any] = case.make_inputs()
+    return core.attention(**inputs, **case.attributes(), return_lse=return_lse)
+
+
+@pytest.mark.parametrize("case", HALF_CASES, ids=lambda case: case.name)
+def test_case(case: AttentionCase) -> None:
+    if scores(case) > MOST_SCORES:
+        pytest.skip("too many scores for an emulator")
+    try:
+        results = run(case)
+    except core.CoreUnsupportedError as error:
+        pytest.skip(str(error))
+    for actual, expected in zip(results, expect(case), strict=True):
+        assert actual is not None
+        check(actual, expected)
+    output, _ = run(case, return_lse=0)  # other kernels, where rows are summed by the tensor cores
+    check(output, expect(case)[0])
+
+
+def for_hopper(case: AttentionCase) -> AttentionCase:
+    """The case with sizes and a type that the Hopper kernels take."""
+
+    def rounded(size: int | None) -> int | None:
+        return None if size is None else min(256, -(-size // 8) * 8)
+
+    return replace(
+        case,
+        dtype="float16" if case.dtype == "float32" else case.dtype,
+        head_size=rounded(case.head_size) or 8,
+        v_head_size=rounded(case.v_head_size),
+    )
+
+
+@settings(max_examples=40)
+@given(case=attention_cases().map(for_hopper))
+def test_any_mixture_of_features(case: AttentionCase) -> None:
+    assume(scores(case) <= MOST_SCORES)
+    try:
+        results = run(case)
+    except core.CoreUnsupportedError:
+        assume(False)
+    for actual, expected in zip(results, expect(case), strict=True):
+        assert actual is not None
+        check(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("bias", "mask", "kernel"),
+    [
+        (None, None, "sm90-d64-192x128-lse"),
+        ((1, 2, 200, 200), None, "sm90-d64-192x128-bias"),
+        (None, (1, 1, 200, 208), "sm90-d64-192x128-mask"),
+        ((1, 1, 1, 200), (1, 1, 1, 200), "sm90-d64-192x128-keys"),
+        ((1, 1, 200, 200), (1, 1, 1, 200), "sm90-d64-128x128-any"),
+    ],
+)
+def test_each_form_of_bias_and_mask_has_its_kernel(
+    emulated: core.CoreLibrary, bias: tuple[int, ...] | None, mask: tuple[int, ...] | None, kernel: str
+) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, 2, 200, 64)).astype(np.float16) for name in ("query", "key", "value")}
+    arrays["output"] = np.empty((1, 2, 200, 64), np.float16)
+    arrays["softmax_lse"] = np.empty((1, 2, 200), np.float32)
+    if bias is not None:
+        arrays["attn_bias"] = rng.standard_normal(bias).astype(np.float16)
+    if mask is not None:
+        arrays["attn_mask"] = (rng.random(mask) < 0.5)[..., :200]
+    params = core.make_params({name: core.TensorView.of_array(array) for name, array in arrays.items()})
+    assert emulated.describe(params, "cpu") == kernel
