@@ -21,11 +21,12 @@
 namespace ortflash::cpu {
 namespace {
 
-constexpr int64_t kTileKeys = 64;
+constexpr int64_t kTileKeys = 64;  // 96 and 128 are as fast, 192 is 2 % slower; causal calls prefer small tiles
 // Most queries of an Item. They share the loaded keys and values. Time of 12 heads of 64, 1,024 keys, row stride 3 KB:
 // 30.9 ms with 128 queries, 27.2 with 256, 26.1 with 512 (one Sapphire Rapids core, 2 MB of L2; 2026-11).
 constexpr int64_t kMaxRows = 512;
 constexpr int64_t kMaxPasses = kMaxRows / (kMaxVectors * kLanes);
+static_assert(kMaxRows % (kMaxVectors * kLanes) == 0, "full passes");
 
 constexpr int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
