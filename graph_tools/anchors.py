@@ -35,6 +35,8 @@ class Anchor:
 def anchors(scope: Scope) -> Iterator[Anchor]:
     """Every softmax of ``scope``, in the file's order."""
     for node in scope.nodes:
+        if not node.output or not node.input(0):
+            continue
         if node.is_op("Softmax"):
             yield Anchor(scope, node, node.input(0), _softmax_axes(scope, node), node.output, (node,))
         elif node.is_op("Exp"):

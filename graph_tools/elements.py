@@ -228,7 +228,10 @@ class Reader:
             table = self.scope.constant(name)
             return Unknown(name, index) if table is None else self._table(name, table, index)
         rule = _RULES.get(producer.op) if not producer.domain else None
-        found = None if rule is None else rule(self, producer, index, depth + 1)
+        try:
+            found = None if rule is None else rule(self, producer, index, depth + 1)
+        except (IndexError, ValueError, TypeError):  # a node with too few inputs, or of impossible shapes
+            found = None
         return Unknown(name, index) if found is None else found
 
     def _table(self, name: str, table: np.ndarray, index: Index) -> Element:

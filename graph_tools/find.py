@@ -13,7 +13,7 @@ from .graph_view import GraphView, Scope
 from .lower import Names, lower
 from .normal_form import Refusal, Site
 from .peel import match
-from .rules_fused import fused_anchors, match_fused
+from .rules_fused import fused_anchors, is_fused, match_fused
 from .shape_infer import infer
 
 OWN_FUNCTION = "function ortflash::"
@@ -50,13 +50,16 @@ class Analysis:
 
 
 def _site(anchor: Anchor) -> Site:
-    found = match(anchor) if anchor.scores else match_fused(anchor)
-    form = found if isinstance(found, Refusal) else assemble(found)
-    refusal = form if isinstance(form, Refusal) else None
+    try:
+        found = match_fused(anchor) if is_fused(anchor.node) else match(anchor)
+        form = found if isinstance(found, Refusal) else assemble(found)
+    except (IndexError, KeyError, TypeError, ValueError) as error:  # inputs or attributes that ONNX doesn't allow
+        reason = f"the graph round this node isn't valid ONNX ({type(error).__name__}: {error})"
+        form = Refusal("malformed", anchor.node.label, reason, "check the model with onnx.checker")
     return Site(
         name=anchor.name,
         graph=anchor.scope.path,
         anchor=anchor.probabilities,
         form=None if isinstance(form, Refusal) else form,
-        refusal=refusal,
+        refusal=form if isinstance(form, Refusal) else None,
     )

@@ -59,8 +59,8 @@ class NodeView:
 
     @property
     def output(self) -> str:
-        """The first output."""
-        return self.outputs[0]
+        """The first output; "" where there is none."""
+        return self.outputs[0] if self.outputs else ""
 
     def input(self, index: int) -> str:
         """The name of an input, "" where it is left out."""
@@ -344,7 +344,7 @@ class GraphView:
 
 
 def _import(model: onnx.ModelProto) -> gs.Graph:
-    severity, G_LOGGER.severity = G_LOGGER.severity, G_LOGGER.CRITICAL
+    severity, G_LOGGER.severity = G_LOGGER.severity, G_LOGGER.CRITICAL + 1
     try:
         return gs.import_onnx(model)
     except Exception as error:  # graphsurgeon raises whatever its parsing hits

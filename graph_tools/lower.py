@@ -17,6 +17,7 @@ from onnx import TensorProto
 from .absorbing import absorbs
 from .edits import FlashCall, SideEdit, SiteEdit
 from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, ShapeRead, Site, TensorRef
+from .op_schema import schema
 from .rearrange import Axes, broadcast_axes, from_pattern, plan, score_axes
 from .rearrange_nodes import Builder, Names, UnknownSizeError
 
@@ -45,6 +46,9 @@ def lower(site: Site, form: AttentionForm, names: Names, opset: int) -> SiteEdit
             f"the model's opset is {opset}, and the fused op's function body needs {MIN_OPSET} or more",
             "convert the model with onnx.version_converter first",
         )
+    misfit = _head_size_misfit(form)
+    if misfit:
+        return Refusal("head size", site.name, misfit)
     builder = Builder(names, names.fresh(f"{_stem(site.name)}_flash"), form.sizes, opset)
     for operand in (form.query, form.key, form.value):
         builder.provide(operand.tensor, operand.axes)
@@ -59,6 +63,23 @@ def lower(site: Site, form: AttentionForm, names: Names, opset: int) -> SiteEdit
             f"the size of axis '{error}' is needed to bring the operands into the op's layout, and no tensor has it",
             "export with fixed shapes",
         )
+
+
+def _head_size_misfit(form: AttentionForm) -> str:
+    """Why the op doesn't take these head sizes; "" where it does."""
+    largest = schema().max_head_size
+    for axis, what in (("D", "query and key"), ("E", "value")):
+        size = 1
+        for letter in form.op_axes.get(axis, "").split():
+            known = form.sizes.get(letter)
+            if not isinstance(known, int):
+                if form.scale == 0:  # provably 1/sqrt(D): that is a head size
+                    break
+                return f"the head size of {what} isn't known ({known}); the fused op takes up to {largest}"
+            size *= known
+        if size > largest:
+            return f"the head size {size} of {what} is past {largest}, the largest that the fused op takes"
+    return ""
 
 
 def _stem(name: str) -> str:

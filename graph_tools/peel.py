@@ -316,7 +316,7 @@ def _second_product(state: WeightState, product: Product) -> _SecondProduct | Re
         elif label not in axes:
             axes[label] = (Atom(dim),)
             layout.append(axes[label])
-        elif isinstance(dim, int) != isinstance(scope.view.resolve(size_of(axes[label])), int):
+        elif label != summed and isinstance(dim, int) != isinstance(scope.view.resolve(size_of(axes[label])), int):
             return refuse(node, "product", f"'{value}' isn't provably of the batch that the probabilities have")
         elif axes[label] == ():
             return refuse(node, "product", "the same probabilities are used with several batches of values")

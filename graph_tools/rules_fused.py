@@ -44,10 +44,15 @@ def rule(op: str, domain: str = "") -> Callable[[FusedRule], FusedRule]:
     return register
 
 
+def is_fused(node: NodeView) -> bool:
+    """Whether a node is an attention by itself."""
+    return (node.domain, node.op) in RULES and bool(node.output)
+
+
 def fused_anchors(scope: Scope) -> Iterator[Anchor]:
     """Every node of ``scope`` that is an attention by itself."""
     for node in scope.nodes:
-        if (node.domain, node.op) in RULES:
+        if is_fused(node):
             yield Anchor(scope, node, "", (), node.output, (node,))
 
 

@@ -333,38 +333,42 @@ def _complement_factor(scope: Scope, node: NodeView, mask: str) -> float | None:
 
 def _shift(state: ScoreState, node: NodeView) -> ScoreResult | None:
     """What comes after must not tell a score from the same score shifted: a fill that is a number does, a sink too."""
-    if state.cap is not None or state.sinks is not None or not _is_row_maximum(state, node.input(0), node.input(1)):
+    if state.cap is not None or state.sinks is not None:
         return None
     if any(term.fill is not None and not absorbs(term.fill, TensorProto.FLOAT) for term in state.terms):
         return None
-    nodes = []
-    name = node.input(1)
-    while name != node.input(0):
-        producer = state.scope.producer(name)
-        if producer is None:
-            return None
-        nodes.append(producer)
-        name = producer.input(0)
+    nodes = _row_maximum(state, node.input(0), node.input(1))
+    if nodes is None:
+        return None
     after = state.at(node, node.input(0), "softmax(s - c) = softmax(s)", "shift")
     return [replace(after, nodes=(*after.nodes, *nodes), shifted=(len(state.terms), node))]
 
 
-def _is_row_maximum(state: ScoreState, data: str, name: str) -> bool:
-    """Whether ``name`` is the maximum of ``data`` over all keys, maybe through casts."""
-    for _ in range(3):
-        producer = state.scope.producer(name)
+def _row_maximum(state: ScoreState, data: str, name: str) -> list[NodeView] | None:
+    """The nodes between ``data`` and ``name`` where the latter is its maximum over all keys, else ``None``."""
+    scope = state.scope
+    shape, whole = scope.shape(name), scope.shape(data)
+    if shape is None or whole is None or len(shape) != len(whole):
+        return None
+    keys = {id(atom) for atom in finest(state.keys)}
+    over = [axis for axis, part in enumerate(state.layout) if any(id(atom) in keys for atom in finest(part))]
+    for axis, (dim, full) in enumerate(zip(shape, whole, strict=True)):
+        if dim != 1 if axis in over else not scope.view.same(dim, full):
+            return None
+    nodes: list[NodeView] = []
+    for _ in range(4):
+        producer = scope.producer(name)
         if producer is None:
-            return False
-        if producer.is_op("ReduceMax") and producer.input(0) == data:
-            axes = axes_of(producer, [state.scope.fact(item) for item in producer.inputs])
-            if axes is None or producer.int_attribute("keepdims", 1) != 1:
-                return False
-            touched = {id(atom) for axis in axes for atom in finest(state.layout[axis % len(state.layout)])}
-            return touched == {id(atom) for atom in finest(state.keys)}
-        if not producer.is_op("Cast", "Identity"):
-            return False
+            return None
+        nodes.append(producer)
+        if producer.is_op("ReduceMax"):
+            axes = axes_of(producer, [scope.fact(item) for item in producer.inputs])
+            matches = axes is not None and {axis % len(whole) for axis in axes} == set(over)
+            return nodes if matches and producer.input(0) == data else None
+        if not producer.is_op("Cast", "Identity", "Unsqueeze"):
+            return None
         name = producer.input(0)
-    return False
+    return None
 
 
 def _added(state: ScoreState, node: NodeView, orders: Sequence[tuple[int, int, int]]) -> ScoreResult:

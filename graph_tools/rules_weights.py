@@ -206,7 +206,10 @@ def masked_rows(state: WeightState, node: NodeView) -> WeightState | Refusal:
         if node.input(data) != state.tensor or constant_fill(state.scope, node.input(other)) != 0:
             continue
         for index, term in enumerate(state.terms):
-            same = term.kind == "mask" and term.tensor == node.input(0) and term.inverted is not keep
+            source, negated = _through_nots(state.scope, node.input(0))
+            masked, inverted = _through_nots(state.scope, term.tensor)
+            keeps = keep is not negated
+            same = term.kind == "mask" and source == masked and (term.inverted is not inverted) is not keeps
             if same or (term.kind == "mask" and _is_any(state.scope, node.input(0), keep, term)):
                 fact = "masked rows become 0"
                 after = state.at(node, node.output, fact, "mask guard", guard_term=index)

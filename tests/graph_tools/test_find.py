@@ -119,6 +119,16 @@ def test_old_opsets_are_found_and_refused_with_the_way_out(opset: int) -> None:
     assert "version_converter" in edit.hint
 
 
+@pytest.mark.parametrize(("width", "says"), [("513", "513"), ("D", "isn't known")])
+def test_head_sizes_that_the_op_does_not_take(width: str, says: str) -> None:
+    """Too large, or as large as the input: attention over channels has its tokens there."""
+    inputs = ", ".join(f"float[B,4,{rows},{width}] {name}" for name, rows in (("q", "S"), ("k", "T"), ("v", "T")))
+    analysis = Analysis(model(PLAIN, inputs=inputs, outputs=f"float[B,4,S,{width}] y"))
+    edit = analysis.edit(analysis.sites[0])
+    assert isinstance(edit, Refusal)
+    assert says in edit.reason
+
+
 def shared(outputs: str, extra: str) -> ModelProto:
     return model(f"{PLAIN} {extra}", outputs=outputs)
 

@@ -45,6 +45,7 @@ def check(out: Spelling, *, nan_is_zero: bool = True) -> str:
     analysis = Analysis(graph)
     edits = [edit for site in analysis.sites if isinstance(edit := analysis.edit(site), SiteEdit)]
     assert graph.SerializeToString(deterministic=True) == before
+    assert not any(site.refusal is not None and site.refusal.rule == "malformed" for site in analysis.sites)
     if not edits:
         return "refused" if analysis.sites else "no site"
     try:
