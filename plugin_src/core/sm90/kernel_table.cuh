@@ -8,6 +8,7 @@ namespace ortflash::sm90 {
 
 template <class Tile>
 Kernel kernel(const char* name, DType dtype, unsigned uses) {
+  static_assert(sizeof(SharedStorage<Tile>) + 1024 <= kSharedMemoryLimit, "the tile does not fit");
   // One KB more, because the kernel rounds the start of shared memory up to a swizzle pattern's 1024 bytes.
   return {name,
           dtype,
