@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,12 +123,33 @@ def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], attem
         for dim, size in zip(dims, shape, strict=True):
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
                 raise OrtflashError(f"The given shapes make the dimension {dim!r} both {sizes[dim]} and {size}.")
+    fixed = set(sizes)
     lengths = itertools.cycle(_LENGTHS[attempt])
     for spec in specs:
         for axis, dim in enumerate(spec.dims):
             if isinstance(dim, str) and dim not in sizes and not _is_sum(dim):
                 sizes[dim] = _guess(spec, axis, lengths, _IMAGE_SIZES[attempt])
-    return sizes
+    return sizes | _cache_sizes(specs, sizes, fixed)
+
+
+def _cache_sizes(specs: Sequence[InputSpec], sizes: Mapping[str, int], fixed: Collection[str]) -> dict[str, int]:
+    """A decoder's cache: past keys and values of one length, and a padding mask over past and new tokens together.
+
+    Exporters name these lengths apart (``past``, ``s15``, ``s95``, ``total``), though the model runs only if they fit.
+    """
+    tokens = next((spec.dims[1] for spec in specs if spec.name == "input_ids" and len(spec.dims) == 2), None)
+    past = [spec.dims[2] for spec in specs if _is_past(spec)]
+    if tokens is None or not past:
+        return {}
+    length = next((_size(dim, sizes) for dim in past if isinstance(dim, int) or dim in fixed), _size(past[0], sizes))
+    totals = [spec.dims[1] for spec in specs if _is_mask(spec) and len(spec.dims) == 2 and spec.dims[1] != tokens]
+    tied = dict.fromkeys(past, length) | {dim: length + _size(tokens, sizes) for dim in totals}
+    return {dim: size for dim, size in tied.items() if isinstance(dim, str) and dim in sizes and dim not in fixed}
+
+
+def _is_past(spec: InputSpec) -> bool:
+    name = spec.name.lower()
+    return len(spec.dims) == 4 and "past" in name and not re.search("cross|encoder", name)
 
 
 def _guess(spec: InputSpec, axis: int, lengths: Iterator[int], image_size: int) -> int:

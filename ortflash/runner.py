@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Values = dict[str, npt.NDArray[Any]]
 
-_ERRORS_ONLY = 3
+_FATAL_ONLY = 4
 
 
 def run_model(
@@ -49,7 +49,7 @@ def create_session(model: ModelProto | bytes, *, folder: Path | None = None, opt
     """An ``onnxruntime.InferenceSession`` on the CPU."""
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = _FATAL_ONLY
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if folder is not None:

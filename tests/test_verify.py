@@ -318,6 +318,25 @@ def test_generated_text_is_padded_on_both_sides() -> None:
     }
 
 
+def test_a_cache_s_lengths_fit_together_whatever_they_are_called() -> None:
+    dims = {"past_key_0": "s15", "past_value_0": "s95", "past_cross_key_0": "source"}
+    inputs = [
+        helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["s2", "s70"]),
+        helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["s43", "s53"]),
+        *(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["s2", 4, dim, 8]) for name, dim in dims.items()),
+    ]
+    model = helper.make_model(helper.make_graph([], "g", inputs, []))
+
+    feed = generate_feeds(model)[0]
+    given = generate_feeds(model, shapes={"past_value_0": (3, 4, 5, 8), "input_ids": (3, 2)})[0]
+
+    assert feed["past_key_0"].shape == feed["past_value_0"].shape
+    assert feed["attention_mask"].shape[1] == feed["past_key_0"].shape[2] + feed["input_ids"].shape[1]
+    assert feed["past_cross_key_0"].shape != feed["past_key_0"].shape
+    assert given["past_key_0"].shape == (3, 4, 5, 8)
+    assert given["attention_mask"].shape == (3, 7)
+
+
 def test_a_batch_of_one_is_padded_in_two_feeds() -> None:
     right, left = generate_feeds(text_model(1))
     assert (right["attention_mask"][0, 0], right["attention_mask"][0, -1]) == (1, 0)
