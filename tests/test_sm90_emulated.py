@@ -113,7 +113,9 @@ def test_each_form_of_bias_and_mask_has_its_kernel(
     emulated: core.CoreLibrary, bias: tuple[int, ...] | None, mask: tuple[int, ...] | None, kernel: str
 ) -> None:
     rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal((1, 2, 200, 64)).astype(np.float16) for name in ("query", "key", "value")}
+    arrays: dict[str, Array] = {
+        name: rng.standard_normal((1, 2, 200, 64)).astype(np.float16) for name in ("query", "key", "value")
+    }
     arrays["output"] = np.empty((1, 2, 200, 64), np.float16)
     arrays["softmax_lse"] = np.empty((1, 2, 200), np.float32)
     if bias is not None:
