@@ -125,7 +125,7 @@ Choice choose(const AttentionParams& params, Device device, const char* name) {
   Choice choice;
   for (size_t i = 0; i < list.count; ++i) {
     const Implementation& candidate = list.first[i];
-    if (!any_name && std::strcmp(candidate.name, name) != 0) continue;
+    if (any_name ? candidate.only_by_name : std::strcmp(candidate.name, name) != 0) continue;
     Status status = covers(candidate, params, required, device);
     if (status.ok()) return {&candidate, status};
     choice.status = status;

@@ -4,6 +4,9 @@
 #include "gpu.h"
 #include "implementation.h"
 #include "sm80/implementation.h"
+#ifdef ORTFLASH_WITH_SM90
+#include "sm90/implementation.h"
+#endif
 #include "status.h"
 
 namespace ortflash {
@@ -30,7 +33,13 @@ __global__ void write_without_keys(Element* output, Strides strides, float* lse,
 }  // namespace
 
 ImplementationList cuda_implementations() {
-  static const Implementation implementations[] = {sm80::implementation()};
+  static const Implementation implementations[] = {
+#ifdef ORTFLASH_WITH_SM90
+      sm90::implementation(),
+      sm90::terms_implementation(),
+#endif
+      sm80::implementation(),
+  };
   return {implementations, sizeof(implementations) / sizeof(implementations[0])};
 }
 

@@ -165,10 +165,7 @@ class Consumer {
   // O += P V of block keys_ - 1.
   __device__ __forceinline__ void issue_weighted(Output& o, const Weights& weights, bool accumulate) {
     const auto& v_smem = shared_.v[slot_of<Tile::KV_STAGES>(keys_ - 1)];
-    // From one panel of columns to the next; V of 64 columns is followed by the ones.
-    const uint32_t panel =
-        Tile::SUM_BY_PRODUCT ? smem_address(shared_.ones) - smem_address(v_smem) : Tile::BLOCK_KV * 128;
-    const uint64_t v = matrix_descriptor(smem_address(v_smem), panel, 1024);
+    const uint64_t v = matrix_descriptor(smem_address(v_smem), Tile::BLOCK_KV * 128, 1024);
     pin(o);
     wgmma_fence();
 #pragma unroll

@@ -25,6 +25,14 @@ Status accepts(const AttentionParams& params) {
   return choose_kernel(params, &kernel);
 }
 
+Status accepts_without_terms(const AttentionParams& params) {
+  const Kernel* kernel = nullptr;
+  const Status status = choose_kernel(params, &kernel);
+  if (!status.ok() || (kernel->uses & (kFull | kBanded)) != 0) return status;
+  return make_status(StatusCode::kUnsupported, "sm90 takes scales above 0; this call has %g",
+                     static_cast<double>(params.scale));
+}
+
 size_t workspace_size(const AttentionParams&, const Execution&) { return 0; }
 
 void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
@@ -64,9 +72,18 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 
 }  // namespace
 
+constexpr uint32_t kWithoutTerms = kFeatureFloat16 | kFeatureBFloat16 | kFeatureCausal | kFeatureWindow |
+                                   kFeatureKeyLengths | kFeatureSinks | kFeatureGroupedHeads | kFeatureSplitHeadSize |
+                                   kFeatureLse;
+constexpr uint32_t kEverything = kAllFeatures & ~(kFeatureFloat32 | kFeaturePrecise);
+
 Implementation implementation() {
-  constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise;
-  return {"sm90", kAllFeatures & ~kMissing, 256, hardware, accepts, workspace_size, forward, describe};
+  return {"sm90", kWithoutTerms, 256, hardware, accepts_without_terms, workspace_size, forward, describe};
+}
+
+Implementation terms_implementation() {
+  constexpr bool kOnlyByName = true;
+  return {"sm90-terms", kEverything, 256, hardware, accepts, workspace_size, forward, describe, kOnlyByName};
 }
 
 }  // namespace ortflash::sm90

@@ -117,11 +117,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ float reciprocal_approx(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // The same number, of which the compiler knows nothing: what follows from it is computed here, not ahead of a loop
 // where it would occupy registers.
 __device__ __forceinline__ int opaque(int x) {

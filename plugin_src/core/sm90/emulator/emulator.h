@@ -184,7 +184,6 @@ inline uint64_t matrix_descriptor(uint32_t address, uint32_t leading_bytes, uint
 }
 
 inline float exp2_approx(float x) { return std::exp2(x); }
-inline float reciprocal_approx(float x) { return 1.0f / x; }
 inline int opaque(int x) { return x; }
 
 template <class T>
