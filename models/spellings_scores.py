@@ -130,6 +130,19 @@ masked(
     constants="int64[2] axes = {1,2}, float one = {1.0}, float low = {-10000.0}",
 )
 masked(
+    "mask_joined_with_its_source",
+    """
+    e = Unsqueeze(keep, axes)
+    f = Cast<to=1>(e)
+    g = Sub(one, f)
+    drop = Cast<to=9>(g)
+    h = Where(drop, low, g)
+    m = Add(s, h)
+    """,
+    mask="int64[B,T] keep",
+    constants="int64[2] axes = {1,2}, float one = {1.0}, float low = {-3.4028235e38}",
+)
+masked(
     "mask_log",
     """
     e = Unsqueeze(keep, axes)

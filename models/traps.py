@@ -308,7 +308,7 @@ trap(
     constants="",
     opset=23,
     why="the standard op's qk_matmul_output is wanted",
-    says="further output",
+    says="the scores of the Attention",
 )
 trap(
     "mask_before_a_bias",

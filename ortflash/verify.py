@@ -231,13 +231,19 @@ class Verifier:
         return in_float32(rewritten, self.rewritten_folder or self.folder) if self._in_float32 else rewritten
 
     def _check_site(self, edit: SiteEdit, rewritten: Cutter) -> list[Comparison]:
+        """Original against fused on each feed, with terms as observed and, where they stand alone, drawn at random.
+
+        A mask that the original joins with what it was made of (``where(cast(m), low, 1 - m)``) follows from data that
+        the piece reads: a drawn one would contradict it.
+        """
         original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         comparisons = []
         for number in range(len(self.feeds)):
             names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
             values = self._values(edit, names, number)
-            for terms in ("observed", "drawn"):
+            follow_data = any(values[name].ndim > 1 for name in original.extra_inputs)
+            for terms in ("observed",) if follow_data else ("observed", "drawn"):
                 drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn")
                 if drawn is None:
                     continue
