@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cases import CASES, Array, AttentionCase
 from compare import check, expect
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from strategies import attention_cases
 
 from ortflash import core
@@ -86,7 +86,6 @@ def for_hopper(case: AttentionCase) -> AttentionCase:
     )
 
 
-@settings(max_examples=40)
 @given(case=attention_cases().map(for_hopper))
 def test_any_mixture_of_features(case: AttentionCase) -> None:
     assume(scores(case) <= MOST_SCORES)

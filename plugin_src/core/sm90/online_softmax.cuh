@@ -78,12 +78,12 @@ struct OnlineSoftmax {
     const float top = row_max[row] * scale;  // -inf where nothing took part
     if (sink == -INFINITY) {
       if (sum == 0.0f) return {0.0f, -INFINITY};
-      return {1.0f / sum, top + __logf(sum)};
+      return {1.0f / sum, top + logf(sum)};
     }
     const float both = fmaxf(top, sink);
     const float weight = top == -INFINITY ? 0.0f : exp2_approx((top - both) * kLog2E);
     const float total = sum * weight + exp2_approx((sink - both) * kLog2E);
-    return {weight / total, both + __logf(total)};
+    return {weight / total, both + logf(total)};
   }
 
  private:

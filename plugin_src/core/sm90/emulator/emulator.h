@@ -112,7 +112,6 @@ inline int __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __logf(float x) { return std::log(x); }
 
 // ------------------------------------------------------------------------------------------- ptx.cuh's functions
 inline uint32_t smem_address(const void* pointer) {
