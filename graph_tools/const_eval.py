@@ -393,7 +393,9 @@ def fill_of(node: NodeView) -> int | float | bool | None:
 def _range(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | None:
     bounds = [scalar(fact) for fact in inputs]
     numbers = [bound for bound in bounds if isinstance(bound, (int, float))]
-    return as_value(np.arange(*numbers)) if len(numbers) == 3 else None
+    if len(numbers) != 3 or abs(numbers[1] - numbers[0]) > MAX_VALUE_ELEMENTS * abs(numbers[2]):
+        return None
+    return as_value(np.arange(*numbers))
 
 
 def _transpose(node: NodeView, inputs: Sequence[Fact], elem_type: int) -> Array | None:

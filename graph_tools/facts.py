@@ -15,6 +15,9 @@ Shape = tuple[Value, ...]
 MAX_VALUE_ELEMENTS = 64
 """Values are tracked for tensors up to this size: shapes, sizes, scales, permutations."""
 
+MAX_RANK = 64
+"""A tensor of more axes than this is a broken file."""
+
 
 @dataclass(frozen=True, eq=False)
 class Fact:
@@ -46,3 +49,11 @@ def _dimension(dim: Any, name: str, axis: int) -> Value:
     if isinstance(dim, int) and dim >= 0:
         return dim
     return unknown_dimension(name, axis)
+
+
+def rank_of_target(target: Fact) -> int | None:
+    """How many axes a shape given as a 1-D tensor has; ``None`` where that isn't known, or absurd."""
+    if target.shape is None or len(target.shape) != 1:
+        return None
+    count = target.shape[0]
+    return count if isinstance(count, int) and 0 <= count <= MAX_RANK else None

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from . import symbolic
 from .const_eval import as_value, axes_of, scalar
-from .facts import MAX_VALUE_ELEMENTS, Fact, Shape, unknown_dimension
+from .facts import MAX_VALUE_ELEMENTS, Fact, Shape, rank_of_target, unknown_dimension
 from .graph_view import NodeView
 from .shape_rules import shape_rule
 from .symbolic import Value
@@ -62,9 +62,8 @@ def _dims_of_value(node: NodeView, target: Fact) -> Shape | None:
     if target.value is not None:
         items = target.value.ravel().tolist()
         return tuple(unknown_dimension(node.output, axis) if dim is None else dim for axis, dim in enumerate(items))
-    if target.shape is not None and len(target.shape) == 1 and isinstance(target.shape[0], int):
-        return tuple(unknown_dimension(node.output, axis) for axis in range(target.shape[0]))
-    return None
+    rank = rank_of_target(target)
+    return None if rank is None else tuple(unknown_dimension(node.output, axis) for axis in range(rank))
 
 
 @shape_rule("Range")

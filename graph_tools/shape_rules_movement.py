@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from . import symbolic
 from .const_eval import axes_of, known_ints, scalar, slice_bounds
-from .facts import Fact, Shape, unknown_dimension
+from .facts import Fact, Shape, rank_of_target, unknown_dimension
 from .graph_view import GraphView, NodeView
 from .shape_rules import broadcast, shape_rule
 from .symbolic import Value
@@ -50,8 +50,8 @@ def _reshape(node: NodeView, inputs: list[Fact]) -> list[Fact]:
         legacy = node.ints_attribute("shape")
         if legacy is not None and data.shape is not None:
             return [Fact(data.elem_type, reshaped(node.scope.view, data.shape, legacy, False, node.output))]
-        if target.shape is not None and len(target.shape) == 1 and isinstance(target.shape[0], int):
-            rank = target.shape[0]
+        rank = rank_of_target(target)
+        if rank is not None:
             return [Fact(data.elem_type, tuple(unknown_dimension(node.output, axis) for axis in range(rank)))]
         return [Fact(data.elem_type)]
     wanted = target.value.ravel().tolist()
@@ -244,9 +244,10 @@ def _expand(node: NodeView, inputs: list[Fact]) -> list[Fact]:
     if shape is None:
         return [Fact(inputs[0].elem_type)]
     if target.value is None:
-        if target.shape is None or len(target.shape) != 1 or not isinstance(target.shape[0], int):
+        given = rank_of_target(target)
+        if given is None:
             return [Fact(inputs[0].elem_type)]
-        rank = max(target.shape[0], len(shape))
+        rank = max(given, len(shape))
         return [Fact(inputs[0].elem_type, tuple(unknown_dimension(node.output, axis) for axis in range(rank)))]
     wanted: list[Value] = [
         unknown_dimension(node.output, axis) if dim is None else dim
