@@ -69,8 +69,7 @@ def test_damage_never_raises_anything_else(first: int) -> None:
                 damage(graph, dice)
         try:
             analysis = Analysis(graph)
-        except GraphToolsError as error:
-            assert str(error)
+        except GraphToolsError:
             continue
         for site in analysis.sites:
             analysis.edit(site)
