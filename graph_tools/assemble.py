@@ -401,6 +401,8 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
         window_right=-1 if window is None else window.right,
         key_lengths=None if refined.lengths is None else ref(scope, refined.lengths.tensor),
         key_lengths_axes="" if refined.lengths is None else pattern(refined.lengths.layout),
+        block_mask=None if refined.blocks is None else refined.blocks.taken,
+        block_size=128 if refined.blocks is None else refined.blocks.size,
         sinks=None if choice.sinks is None else ref(scope, choice.sinks.tensor),
         sinks_axes="" if choice.sinks is None else pattern(choice.sinks.layout),
         sinks_value=None if found.sinks is None else found.sinks.value,

@@ -114,7 +114,7 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
     if form.key_lengths is not None:
         inputs["key_lengths"] = _lengths(builder, form)
     if form.block_mask is not None:
-        inputs["block_mask"] = form.block_mask.name
+        inputs["block_mask"] = builder.constant(form.block_mask, "block_mask")
         attributes["block_size"] = form.block_size
     before, builder.nodes = builder.nodes, []
     output = _after(builder, form)

@@ -31,7 +31,7 @@ from .elements import (
     negated,
 )
 from .graph_view import Scope
-from .layout import Atom, Axis, Layout, finest
+from .layout import Atom, Axis, Layout, finest, size_of
 from .rules_scores import RawTerm
 from .structure import Alignment, Diagonals, Lengths, Window
 from .symbolic import Expr, Value
@@ -227,6 +227,11 @@ class MaskReader:
                 left = min((int(bound) for bound in lowers if isinstance(bound, int)), default=-1)
                 return Window(right == 0, alignment, left, -1 if right == 0 else right)
         return None
+
+    def sizes(self) -> tuple[Value, Value]:
+        """How many rows and keys there are."""
+        resolve = self.scope.view.resolve
+        return resolve(size_of(self._rows)), resolve(size_of(self._keys))
 
     def every_row_sees_a_key(self, window: Window) -> bool:
         """Whether no row is masked throughout by these diagonals."""

@@ -142,7 +142,8 @@ class AttentionForm:
     window_right: int = -1
     key_lengths: TensorRef | None = None
     key_lengths_axes: str = ""
-    block_mask: TensorRef | None = None
+    block_mask: Any = None
+    """A constant bool array (..., ceil(S/block_size), ceil(T/block_size)); blocks that are False are never loaded."""
     block_size: int = 128
     sinks: TensorRef | None = None
     sinks_axes: str = ""

@@ -192,7 +192,7 @@ def features_of(form: AttentionForm) -> tuple[str, ...]:
         found.append(f"window {form.window_left}, {form.window_right}")
     if form.key_lengths:
         found.append("key lengths")
-    if form.block_mask:
+    if form.block_mask is not None:
         found.append(f"block mask ({form.block_size})")
     if form.sinks:
         found.append("sinks")

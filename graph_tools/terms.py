@@ -11,8 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from . import symbolic
 from .absorbing import LOWEST_ABSORBING, absorbs, scaled
+from .block_sparse import Blocks, blocks_of
 from .const_eval import scalar
 from .graph_view import Scope
 from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
@@ -43,6 +46,7 @@ class Refined:
     terms: tuple[Term, ...]
     window: Window | None
     lengths: Lengths | None
+    blocks: Blocks | None
     peels: tuple[Peel, ...]
 
 
@@ -56,6 +60,7 @@ class _Refining:
     found: Match
     diagonals: list[Diagonals] = field(default_factory=list)
     lengths: list[Lengths] = field(default_factory=list)
+    blocks: Blocks | None = None
     peels: list[Peel] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,7 +80,7 @@ class _Refining:
             for term in kept
         )
         window = self.reader.window(self.diagonals) if self.diagonals else self.found.window
-        return Refined(terms, window, self.lengths[0] if self.lengths else None, tuple(self.peels))
+        return Refined(terms, window, self.lengths[0] if self.lengths else None, self.blocks, tuple(self.peels))
 
     def _points(self, term: RawTerm) -> tuple[Point, ...]:
         points = operand_points(self.scope, term.tensor, term.layout)
@@ -133,6 +138,8 @@ class _Refining:
         clean = not any(self._may_mask(other) for other in inner) and term.floor is None
         clean = clean or (term.floor is not None and alone)
         if finding is not None and self._is_exact(term, finding, clean, alone):
+            if self._take_blocks(term, finding, alone):
+                return []
             taken = self._take(finding)
             if taken is not None:
                 self.peels.append(Peel("mask", term.node.label, self._describe(term, finding)))
@@ -200,6 +207,38 @@ class _Refining:
                 return None
         self.diagonals, self.lengths = diagonals, lengths
         return masks
+
+    def _take_blocks(self, term: RawTerm, finding: Finding, alone: bool) -> bool:
+        """Note which blocks a constant mask leaves out whole; returns whether that says all that the mask says."""
+        if self.blocks is not None or finding.structural or len(finding.masks) != 1:
+            return False
+        [mask] = finding.masks
+        keep = self._constant_mask(mask)
+        if keep is None:
+            return False
+        never_empty = bool(keep.any(axis=-1).all())
+        swallows = alone and never_empty and absorbs(finding.fill, self.found.score_type)
+        blocks = blocks_of(keep) if finding.fill == -math.inf or swallows else None
+        if blocks is None:
+            return False
+        self.blocks = blocks
+        left = 1 - float(blocks.taken.mean())
+        self.peels.append(
+            Peel("block mask", term.node.label, f"{left:.0%} of the {blocks.size} x {blocks.size} blocks go")
+        )
+        return blocks.whole
+
+    def _constant_mask(self, mask: RawTerm) -> np.ndarray | None:
+        """A constant bool (..., S, T) as large as the scores, True where a key takes part."""
+        table = self.scope.constant(mask.tensor)
+        rows, keys = self.reader.sizes()
+        if table is None or table.ndim < 2 or table.shape[-2:] != (rows, keys):
+            return None
+        order = [axis for axis in mask.layout if axis]
+        if len(order) != 2 or table.size != rows * keys:
+            return None  # one mask for all heads and batches is the only kind that exporters write
+        keep = table.astype(np.bool_)
+        return ~keep if mask.inverted else keep
 
     def _describe(self, term: RawTerm, finding: Finding) -> str:
         facts = []

@@ -251,3 +251,59 @@ def test_a_padding_mask_gathered_by_position_is_found() -> None:
     [term] = form_of(graph).terms
     assert (term.tensor.name, term.axes) == ("c", "b t")
     assert_same_numbers(graph)
+
+
+def block_table(length: int, size: int) -> np.ndarray:
+    """Blocks on the diagonal and in the first column, as BigBird has them."""
+    blocks = -(-length // size)
+    coarse = np.eye(blocks, dtype=bool)
+    coarse[:, 0] = True
+    return np.kron(coarse, np.ones((size, size), bool))[:length, :length]
+
+
+def with_table(keep: np.ndarray, fill: float) -> ModelProto:
+    length = keep.shape[0]
+    shape = f"1,2,{length},16"
+    inputs = ", ".join(f"float[{shape}] {name}" for name in "qkv")
+    graph = model(
+        f"{SCORES} m = Where(keep, s, low) p = Softmax<axis=-1>(m) y = MatMul(p, v)",
+        inputs=inputs,
+        outputs=f"float[{shape}] y",
+        constants=f"{SCALE}, float low = {{{fill}}}",
+    )
+    graph.graph.initializer.append(numpy_helper.from_array(keep, "keep"))
+    return graph
+
+
+@pytest.mark.parametrize("fill", [-np.inf, -3.4028234663852886e38])
+def test_a_constant_mask_of_whole_blocks_becomes_a_block_mask(fill: float) -> None:
+    graph = with_table(block_table(200, 32), fill)
+    form = form_of(graph)
+    assert form.block_size == 32
+    assert form.block_mask.shape == (7, 7)
+    assert form.terms == ()
+    assert_same_numbers(graph)
+
+
+def test_a_mask_with_more_to_say_than_its_blocks_stays_beside_them() -> None:
+    keep = block_table(128, 16)
+    keep[3, 1] = False
+    graph = with_table(keep, -np.inf)
+    form = form_of(graph)
+    assert form.block_mask is not None
+    assert len(form.terms) == 1
+    assert_same_numbers(graph)
+
+
+def test_a_finite_fill_with_an_empty_row_stays_a_mask() -> None:
+    keep = block_table(128, 16)
+    keep[5] = False
+    graph = with_table(keep, -3.4028234663852886e38)
+    assert form_of(graph).block_mask is None
+    assert_same_numbers(graph)
+
+
+def test_a_scattered_mask_has_no_blocks() -> None:
+    keep = np.random.default_rng(0).random((64, 64)) < 0.5
+    keep[:, 0] = True
+    assert form_of(with_table(keep, -np.inf)).block_mask is None
