@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[Tile::O_COLUMNS / 2]
   for (int row = 0; row < 2; ++row) {
     const int q_row = warpgroup_row + thread / 32 * 16 + thread % 32 / 4 + 8 * row;
     const float sum = Tile::SUM_BY_PRODUCT ? o[Tile::O_COLUMNS / 2 - 4 + 2 * row] : quad_sum(softmax.row_sum[row]);
-    const auto result = softmax.finish(row, sum, Tile::SCALED ? 1.0f : p.scale, sink);
+    const auto result = softmax.finish(row, sum, Tile::SCALED ? 1.0f : p.scale, p.scale_log2, sink);
     const bool inside = q_row < p.q_len;
     if (p.softmax_lse != nullptr && inside && thread % 4 == 0) {
       p.softmax_lse[lse_index(p, tile, q_row)] = result.lse;

@@ -69,19 +69,22 @@ struct OnlineSoftmax {
   }
 
   // The last word on one row, whose l is `sum`: what the accumulator is multiplied by, and the natural log-sum-exp.
-  // `scale` turns scores into natural units; `sink` is one more logit in these, -inf = none, that has no value row.
+  // `scale` turns scores into natural units and `scale_log2` into those of step(); `sink` is one more logit in natural
+  // units, -inf = none, that has no value row.
   struct Result {
     float inverse_sum;
     float lse;
   };
-  __device__ __forceinline__ Result finish(int row, float sum, float scale, float sink) const {
+  __device__ __forceinline__ Result finish(int row, float sum, float scale, float scale_log2, float sink) const {
+    if (sink == -INFINITY && sum == 0.0f) return {0.0f, -INFINITY};
     const float top = row_max[row] * scale;  // -inf where nothing took part
-    if (sink == -INFINITY) {
-      if (sum == 0.0f) return {0.0f, -INFINITY};
-      return {1.0f / sum, top + logf(sum)};
-    }
+    // step() rounds a m, and with it every p of the row by the same factor 2^rounded.
+    const float shift = __fmul_rn(row_max[row], scale_log2);
+    const float rounded = fabsf(shift) > kFar ? 0.0f : fmaf(row_max[row], scale_log2, -shift);
+    if (sink == -INFINITY) return {1.0f / sum, top + (logf(sum) - rounded * kLn2)};
+
     const float both = fmaxf(top, sink);
-    const float weight = top == -INFINITY ? 0.0f : exp2_approx((top - both) * kLog2E);
+    const float weight = top == -INFINITY ? 0.0f : exp2_approx((top - both) * kLog2E - rounded);
     const float total = sum * weight + exp2_approx((sink - both) * kLog2E);
     return {weight / total, both + logf(total)};
   }
