@@ -67,6 +67,9 @@ class _Choice:
 def assemble(found: Match) -> AttentionForm | Refusal:
     """The cheapest form of a match."""
     refined = refine(found)
+    unknown = _unknown_number(found, refined)
+    if unknown is not None:
+        return unknown
     elem_types = _elem_types(found)
     if isinstance(elem_types, Refusal):
         return elem_types
@@ -83,6 +86,18 @@ def assemble(found: Match) -> AttentionForm | Refusal:
         if best is not None:
             return _form(found, refined, best)
     return reason or refuse(found.anchor.node, "layout", "no arrangement of the axes fits the fused op")
+
+
+def _unknown_number(found: Match, refined: Refined) -> Refusal | None:
+    """Refuses where a bias or the output is multiplied by something that depends on a dimension."""
+    for term in refined.terms:
+        if not isinstance(term.raw.coeff, (int, float)):
+            text = symbolic.to_text(term.raw.coeff)
+            return refuse(term.raw.node, "scale", f"a bias is multiplied by {text}, which isn't known")
+    if not isinstance(found.output_factor, (int, float)):
+        text = symbolic.to_text(found.output_factor)
+        return refuse(found.anchor.node, "scale", f"the probabilities are multiplied by {text}, which isn't known")
+    return None
 
 
 def _elem_types(found: Match) -> list[int] | Refusal:

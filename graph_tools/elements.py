@@ -152,11 +152,18 @@ class Reader:
     scope: Scope
     extents: Mapping[str, Value]
     _known: dict[tuple[str, Index], Element] = field(default_factory=dict)
+    _filled: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Note the symbols that are an index's range, and so at least 1."""
+        extents = [self.scope.view.resolve(extent) for extent in self.extents.values()]
+        single = [extent for extent in extents if isinstance(extent, Expr) and len(extent.terms) == 1]
+        self._filled = frozenset(name for extent in single for name in extent.symbols())
 
     # ------------------------------------------------------------------------------------------------- arithmetic
 
     def always_nonnegative(self, value: Value) -> bool:
-        """Whether ``value >= 0`` for every index in its range and every dimension of at least 1."""
+        """Whether ``value >= 0`` for every index in its range and every dimension."""
         value = self.scope.view.resolve(value)
         if isinstance(value, Expr) and any("[" in name for name in value.symbols()):
             return False  # an unknown element of some tensor, which may be negative
@@ -170,9 +177,9 @@ class Reader:
             extreme: Value = 0 if min(coefficients) > 0 else symbolic.add(extent, -1)
             value = symbolic.substitute(value, {name: extreme}.get)
             value = self.scope.view.resolve(value)
-        if isinstance(value, Expr):
-            raised = {name: symbolic.add(symbolic.symbol(name), 1) for name in value.symbols() if "(" not in name}
-            value = symbolic.substitute(value, raised.get)
+        # An axis that an index runs over has at least one element; any other dimension may be 0 (an empty cache).
+        raised = {name: symbolic.add(symbolic.symbol(name), 1) for name in self._filled}
+        value = symbolic.substitute(value, raised.get)
         return symbolic.is_nonnegative(value)
 
     def at_least_zero(self, value: Value) -> Condition:

@@ -140,6 +140,7 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
 def _shape_read(builder: Builder, form: AttentionForm, read: ShapeRead) -> SideEdit:
     """The sizes of a tensor that the op doesn't make, as those of query and key."""
     side = builder.beside(form.sizes)
+    side.aliases = builder.aliases
     for operand in (form.query, form.key, form.value):
         side.provide(operand.tensor, operand.axes)
     side.sizes_of(from_pattern(read.axes), read.output.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import QKV, SCALE, SCORES, assert_same_numbers, edit_of, form_of, model
+from graphs import QKV, SCALE, SCORES, assert_same_numbers, edit_of, form_of, model, refusal_of
 from onnx import ModelProto
 
 LOW = (
@@ -175,3 +175,14 @@ def test_an_fp16_fill_stays_additive() -> None:
     graph = model(body, inputs=inputs, constants=constants, outputs="float16[B,4,S,16] y")
     assert [term.kind for term in form_of(graph).terms] == ["bias"]
     assert_same_numbers(graph, 5e-3)
+
+
+@pytest.mark.parametrize("place", ["bias", "probabilities"])
+def test_an_unknown_number_on_a_bias_or_on_the_probabilities_refuses(place: str) -> None:
+    """A scale of 1/sqrt(T) can't be an attribute."""
+    number = "n = Shape(k) two = Constant<value_int=2>() t = Gather<axis=0>(n, two) f = Cast<to=1>(t) r = Sqrt(f)"
+    body = {
+        "bias": "a = Add(s, rel) m = Div(a, r) p = Softmax<axis=-1>(m) y = MatMul(p, v)",
+        "probabilities": "p = Softmax<axis=-1>(s) w = Mul(p, r) y = MatMul(w, v)",
+    }[place]
+    assert refusal_of(model(f"{number} {SCORES} {body}", inputs=BOTH, constants=LOW)).rule == "scale"
