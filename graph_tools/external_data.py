@@ -161,8 +161,8 @@ def _replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+        if isinstance(error, FileNotFoundError) and str(error.filename) != str(temporary):
+            raise  # what would be copied isn't there
         raise InvalidModelError(f"Can't write {path}: {error.strerror}.") from None
     finally:
         temporary.unlink(missing_ok=True)

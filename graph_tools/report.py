@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -233,10 +234,14 @@ def _flops(sizes: Mapping[str, int | str]) -> Amount:
     return _amount(4, *(sizes[letter] for letter in "BNST"), width)
 
 
+_TIMES = re.compile(r"\*(?![^(]*\))")
+"""A product's sign outside of parentheses: ``floor(a*b)`` is one symbol."""
+
+
 def _amount(*factors: int | str) -> Amount:
     number, symbols = 1, []
     for factor in factors:
-        for part in str(factor).split("*"):
+        for part in _TIMES.split(str(factor)):
             if part.strip().isdigit():
                 number *= int(part)
             else:

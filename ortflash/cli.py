@@ -37,6 +37,9 @@ class _Sentences(TyperGroup):
             sys.stderr.close()
         except MemoryError:
             typer.echo("ortflash: There is not enough memory for this model; --no-verify needs the least.", err=True)
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            typer.echo(f"ortflash: The system refused{where}: {error.strerror or error}.", err=True)
         except Exception as error:
             if type(error).__module__.split(".")[0] in ("click", "typer") or sys.flags.dev_mode:
                 raise  # exits and usage errors; bugs too, with python -X dev

@@ -205,6 +205,9 @@ def main(
         typer.echo(f"There is no corpus at {corpus}; put corpus.tar.xz there, or name one with --corpus.")
         raise typer.Exit(2)
     rows = read_table(folder, models)
+    if not rows:
+        typer.echo(f"No model of the corpus has a name like {models}.")
+        raise typer.Exit(2)
     start = time.perf_counter()
     typer.echo(header())
     outcomes = []
