@@ -77,12 +77,14 @@ constexpr uint32_t kWithoutTerms = kFeatureFloat16 | kFeatureBFloat16 | kFeature
                                    kFeatureLse;
 constexpr uint32_t kEverything = kAllFeatures & ~(kFeatureFloat32 | kFeaturePrecise);
 
+// Until the tests have run on a Hopper GPU since the kernels last changed (README.md).
+constexpr bool kOnlyByName = true;
+
 Implementation implementation() {
-  return {"sm90", kWithoutTerms, 256, hardware, accepts_without_terms, workspace_size, forward, describe};
+  return {"sm90", kWithoutTerms, 256, hardware, accepts_without_terms, workspace_size, forward, describe, kOnlyByName};
 }
 
 Implementation terms_implementation() {
-  constexpr bool kOnlyByName = true;
   return {"sm90-terms", kEverything, 256, hardware, accepts, workspace_size, forward, describe, kOnlyByName};
 }
 
