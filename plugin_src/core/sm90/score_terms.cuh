@@ -56,8 +56,8 @@ __device__ __forceinline__ void exclude_outside(float (&s)[COUNT], const QueryTi
 }
 
 // ------------------------------------------------------------------------------------------------- the terms
-// tanh(x) = 1 - 2 / (1 + e^2x), and its series near 0, where that cancels. Off by 5e-7 of itself at most; tanh.approx is
-// off by 5e-4, which a cap of 50 would make 2 % of a weight.
+// tanh(x) = 1 - 2 / (1 + e^2x), and its series near 0, where that cancels. Off by 5e-7 of itself at most; tanh.approx
+// is off by 5e-4, which a cap of 50 would make 2 % of a weight.
 __device__ __forceinline__ float tanh_accurate(float x) {
   const float far = 1.0f - __fdividef(2.0f, 1.0f + exp2_approx(x * (2.0f * kLog2E)));
   const float square = x * x;
