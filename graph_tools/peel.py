@@ -340,7 +340,7 @@ def operand_points(scope: Scope, tensor: str, layout: Layout) -> tuple[Point, ..
         producer = scope.producer(tensor)
         if producer is None:
             break
-        found = rules_operands.step(scope, producer, layout)
+        found = rules_operands.step(scope, producer, layout, tensor)
         if found is None:
             break
         tensor, layout = found.tensor, found.layout

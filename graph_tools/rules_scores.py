@@ -128,7 +128,7 @@ def refuse(node: NodeView, name: str, reason: str, hint: str = "") -> Refusal:
 
 def step(state: ScoreState, node: NodeView) -> ScoreResult:
     """Apply the rule for ``node``, which writes ``state.tensor``."""
-    found = RULES.get(node.op) if not node.domain else None
+    found = RULES.get(node.op) if not node.domain and state.tensor == node.output else None
     if found is None:
         return refuse(
             node,
@@ -160,7 +160,7 @@ def identity(state: ScoreState, node: NodeView) -> ScoreResult:
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
 def move(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Reshape(s) -> s``, ``Transpose(s) -> s``: only the layout changes."""
-    moved = rules_operands.step(state.scope, node, state.layout)
+    moved = rules_operands.step(state.scope, node, state.layout, state.tensor)
     if moved is None:
         return refuse(
             node,
