@@ -7,7 +7,7 @@ nodes that would have to stay or be added, and the cheapest is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,10 +15,10 @@ from onnx import TensorProto
 
 from . import symbolic
 from .graph_view import NodeView, Scope
-from .layout import Atom, Layout, finest, picks_of, size_of
+from .layout import Atom, Layout, finest, size_of
 from .normal_form import AttentionForm, Dim, Factor, Operand, Refusal, ScoreTerm, ShapeRead, TensorRef
 from .peel import Match, OutPoint, Point, operand_points
-from .rearrange import RESHAPE, Axes, broadcast_axes, cost, from_pattern, plan, score_axes, to_pattern
+from .rearrange import Axes, broadcast_axes, cost, from_pattern, plan, score_axes, to_pattern
 from .rules_operands import UPCASTS
 from .rules_scores import refuse
 from .symbolic import Expr, Value
@@ -27,8 +27,8 @@ from .terms import Refined, refine
 SUPPORTED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 """Types that the op computes in."""
 
-CAST, CUT = 4.1, 3.1
-"""Cost of a new Cast, and of a new Slice or Gather, beside those of :mod:`.rearrange`."""
+CAST = 4.1
+"""Cost of a new Cast, beside those of :mod:`.rearrange`."""
 
 _LAYOUTS: tuple[Literal["BSNH", "BNSH"], ...] = ("BSNH", "BNSH")
 
@@ -150,23 +150,6 @@ def _grouped(heads: Sequence[Atom], keyed: set[int]) -> tuple[list[Atom], list[A
 
 def _axes(layout: Layout) -> Axes:
     return tuple(tuple(finest(axis)) for axis in layout)
-
-
-def _taken(layout: Layout) -> tuple[Axes, float]:
-    """The arrangement once the places that aren't used are cut away, and what the cutting costs."""
-    axes: list[tuple[Atom, ...]] = []
-    price = 0.0
-    for axis in layout:
-        atoms = tuple(finest(axis))
-        while (place := next((index for index, atom in enumerate(atoms) if atom.picked is not None), None)) is not None:
-            price += CUT
-            if place:
-                axes.append(atoms[:place])
-                price += RESHAPE
-            atoms = atoms[place + 1 :]
-        if atoms or not axis:
-            axes.append(atoms)
-    return tuple(axes), price
 
 
 def _choose(
@@ -306,7 +289,7 @@ def _factor_points(found: Match, rows: Axes) -> tuple[Point, ...] | Refusal:
     chosen = []
     for factor in found.factors:
         points = operand_points(found.anchor.scope, factor.tensor, factor.layout)
-        plain = [point for point in points if point.factor == 1 and not picks_of(point.layout)]
+        plain = [point for point in points if point.factor == 1]
         best = _cheapest(plain, rows, None)
         if best is None:
             return refuse(factor.node, "temperature", f"the factor '{factor.tensor}' doesn't fit the query")
@@ -320,8 +303,7 @@ def _sink_point(found: Match, scores: Axes) -> Point | Refusal | None:
         return None
     for point in reversed(operand_points(found.anchor.scope, sinks.tensor, sinks.layout)):
         axes = _axes(point.layout)
-        plain = point.factor == 1 and not picks_of(point.layout)
-        if plain and plan(axes, broadcast_axes(axes, (scores[1],))) is not None:
+        if point.factor == 1 and plan(axes, broadcast_axes(axes, (scores[1],))) is not None:
             return point
     return refuse(found.anchor.node, "sinks", f"the sink '{sinks.tensor}' varies along more than the heads")
 
@@ -332,12 +314,11 @@ def _priced(
     """What each point costs. Where a tensor's type isn't known it has the product's, ``unknown``: casts are."""
     priced = []
     for point in points:
-        axes, cutting = _taken(point.layout)
-        moves = plan(axes, target)
+        moves = plan(_axes(point.layout), target)
         source = scope.elem_type(point.tensor) or unknown
         if moves is None or (source != elem_type and elem_type not in UPCASTS.get(source, ())):
             continue
-        priced.append((cost(moves) + cutting + point.kept + (CAST if source != elem_type else 0), point))
+        priced.append((cost(moves) + point.kept + (CAST if source != elem_type else 0), point))
     return priced
 
 
@@ -382,9 +363,6 @@ def _close(a: Expr, b: Expr) -> bool:
 def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
     scope, roles, window = found.anchor.scope, choice.roles, refined.window
     letters = _letters(roles)
-    for point in (choice.query, choice.key, choice.value):
-        for atom in picks_of(point.layout):
-            letters[atom] = f"x{sum(name.startswith('x') for name in letters.values()) + 1}"
     sizes = {letters[atom]: _dim(scope, atom.size) for atom in letters}
 
     def pattern(layout: Layout) -> str:
@@ -422,22 +400,13 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
             pattern(choice.query.layout),
             heads,
             head,
-            _picks(choice.query, letters),
             tuple(
                 Factor(ref(scope, point.tensor), pattern(point.layout), raw.divides)
                 for raw, point in zip(found.factors, choice.factors, strict=False)
             ),
         ),
-        key=Operand(
-            ref(scope, choice.key.tensor), pattern(choice.key.layout), kv_heads, head, _picks(choice.key, letters)
-        ),
-        value=Operand(
-            ref(scope, choice.value.tensor),
-            pattern(choice.value.layout),
-            kv_heads,
-            value_head,
-            _picks(choice.value, letters),
-        ),
+        key=Operand(ref(scope, choice.key.tensor), pattern(choice.key.layout), kv_heads, head),
+        value=Operand(ref(scope, choice.value.tensor), pattern(choice.value.layout), kv_heads, value_head),
         scale=choice.scale,
         softcap=float(found.cap) if isinstance(found.cap, (int, float)) else 0.0,
         terms=tuple(score_terms),
@@ -470,49 +439,11 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
         output_scale=float(factor) if isinstance(factor, (int, float)) else 1.0,
         elem_type=choice.elem_type,
         prelude=found.prelude,
-        size_sources=_size_sources(found, letters),
         shape_reads=tuple(
             _shape_read(scope, node, pattern(layout)) for node, layout in (*found.shapes, *choice.output.shapes)
         ),
         peels=(*operand_peels, *found.peels, *refined.peels),
     )
-
-
-def _size_sources(found: Match, letters: Mapping[Atom, str]) -> dict[str, tuple[str, int]]:
-    """For each letter of unknown size, an input of the graph (or a tensor on an operand's way) with it as an axis."""
-    scope = found.anchor.scope
-    resolve = scope.view.resolve
-    sources: dict[str, tuple[str, int]] = {}
-    for atom, letter in letters.items():
-        size = resolve(atom.size)
-        if isinstance(size, Expr):
-            source = _axis_of_size(scope, atom.size, size)
-            for point in (*found.query, *found.key, *found.value):
-                if source is None:
-                    places = [axis for axis, part in enumerate(point.layout) if finest(part) == [atom]]
-                    source = (point.tensor, places[0]) if places else None
-            if source is not None:
-                sources[letter] = source
-    return sources
-
-
-def _axis_of_size(scope: Scope, named: Value, resolved: Expr) -> tuple[str, int] | None:
-    """An input of this scope or one around it with an axis of this size: by its own name first, then by any other."""
-    second: tuple[str, int] | None = None
-    home: Scope | None = scope
-    while home is not None:
-        for name in home.inputs:
-            for axis, dim in enumerate(home.fact(name).shape or ()):
-                if dim == named:
-                    return name, axis
-                if second is None and scope.view.resolve(dim) == resolved:
-                    second = name, axis
-        home = home.parent
-    return second
-
-
-def _picks(point: Point, letters: Mapping[Atom, str]) -> dict[str, int]:
-    return {letters[atom]: atom.picked for atom in picks_of(point.layout) if atom.picked is not None}
 
 
 def _shape_read(scope: Scope, node: NodeView, axes: str) -> ShapeRead:

@@ -20,13 +20,11 @@ from .symbolic import Value
 class Atom:
     """One index with its size. Refining it replaces it by a product of finer ones, everywhere."""
 
-    __slots__ = ("parts", "picked", "size")
+    __slots__ = ("parts", "size")
 
-    def __init__(self, size: Value, picked: int | None = None) -> None:
+    def __init__(self, size: Value) -> None:
         self.size = size
         self.parts: tuple[Atom, ...] = ()
-        self.picked = picked
-        """Where only one place of this index is used, which: the key's third of a packed projection."""
 
     def __repr__(self) -> str:
         return f"<{'*'.join(map(repr, self.parts)) if self.parts else symbolic.to_text(self.size)}>"
@@ -57,11 +55,6 @@ def flat(layout: Sequence[Sequence[Atom]]) -> list[Atom]:
 def from_shape(shape: Sequence[Value], keep: Sequence[int] = ()) -> Layout:
     """A fresh layout: one new atom for each axis whose size isn't 1, and for those that ``keep`` names."""
     return tuple(() if dim == 1 and axis not in keep else (Atom(dim),) for axis, dim in enumerate(shape))
-
-
-def picks_of(layout: Sequence[Sequence[Atom]]) -> list[Atom]:
-    """The atoms of which only one place is used."""
-    return [atom for atom in flat(layout) if atom.picked is not None]
 
 
 def size_of(axis: Sequence[Atom]) -> Value:
@@ -98,7 +91,7 @@ def regroup(
                 remaining = rest
                 continue
             inner = symbolic.divide_exactly(size, remaining)
-            if inner is None or atom.picked is not None:
+            if inner is None:
                 return None
             atom.parts = (Atom(remaining), Atom(inner))
             axis.append(atom.parts[0])

@@ -54,7 +54,6 @@ def lower(site: Site, form: AttentionForm, names: Names, opset: int) -> SiteEdit
         builder.provide(operand.tensor, operand.axes)
     for term in form.terms:
         builder.provide(term.tensor, term.axes)
-    builder.provide_axes(form.size_sources)
     try:
         return _lowered(site, form, builder)
     except UnknownSizeError as error:
@@ -144,7 +143,6 @@ def _shape_read(builder: Builder, form: AttentionForm, read: ShapeRead) -> SideE
     side.aliases = builder.aliases
     for operand in (form.query, form.key, form.value):
         side.provide(operand.tensor, operand.axes)
-    side.provide_axes(form.size_sources)
     side.sizes_of(from_pattern(read.axes), read.output.name)
     return SideEdit(read.output.name, tuple(side.nodes), tuple(side.initializers))
 
@@ -222,8 +220,7 @@ def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str)
     tensor = operand.tensor.name
     if operand.tensor.elem_type not in (0, form.elem_type):
         tensor = builder.add("Cast", [tensor], f"{role}_cast", to=form.elem_type)
-    tensor, source = _picked(builder, tensor, operand, role)
-    target = op_axes(form, role)
+    source, target = from_pattern(operand.axes), op_axes(form, role)
     if not operand.factors:
         return builder.rearranged(tensor, source, target, role)
     letters = {axis: tuple(words.split()) for axis, words in form.op_axes.items()}
@@ -238,32 +235,6 @@ def _operand(builder: Builder, form: AttentionForm, operand: Operand, role: str)
         other = builder.rearranged(other, axes, broadcast_axes(axes, spread), "factor")
         tensor = builder.add("Div" if factor.divides else "Mul", [tensor, other], f"{role}_scaled")
     return builder.rearranged(tensor, spread, target, role)
-
-
-def _picked(builder: Builder, tensor: str, operand: Operand, role: str) -> tuple[str, Axes]:
-    """The used places of a packed operand: a Gather along an axis of its own, a Slice where parts lie side by side."""
-    axes = list(from_pattern(operand.axes))
-    for letter, place in operand.picks.items():
-        at = next(index for index, axis in enumerate(axes) if letter in axis)
-        axis = axes[at]
-        front = axis.index(letter)
-        if front:
-            split = [*axes[:at], axis[:front], axis[front:], *axes[at + 1 :]]
-            tensor = builder.rearranged(tensor, tuple(axes), tuple(split), role)
-            axes, at, axis = split, at + 1, axis[front:]
-        if len(axis) == 1:
-            index = builder.constant(np.array(place, dtype=np.int64), "place")
-            tensor = builder.add("Gather", [tensor, index], f"{role}_picked", axis=at)
-            del axes[at]
-            continue
-        width = builder.known_size(axis[1:])
-        bounds = [
-            builder.constant(np.array([value], dtype=np.int64), "bound")
-            for value in (place * width, (place + 1) * width, at)
-        ]
-        tensor = builder.add("Slice", [tensor, *bounds], f"{role}_picked")
-        axes[at] = axis[1:]
-    return tensor, tuple(axes)
 
 
 def _after(builder: Builder, form: AttentionForm) -> str:

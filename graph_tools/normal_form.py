@@ -8,8 +8,7 @@ an :class:`AttentionForm` (fusable) or a :class:`Refusal` (and why not).
 Axes are written as in einops: ``"b s (n d)"`` is a 3-D tensor whose last axis holds heads and head size side by side.
 ``b`` batch, ``n`` key/value heads, ``g`` query heads that share one of those, ``s`` queries, ``t`` keys, ``d`` head
 size of query and key, ``e`` head size of value, ``1`` an axis of size 1 (or one that is broadcast). A number behind a
-letter tells apart several of a kind (``"b1 b2 n s d"``); the op's axis is then their product, in that order. ``x`` is
-an axis of which one place is used (``"b s (x1 n d)"``, a packed projection).
+letter tells apart several of a kind (``"b1 b2 n s d"``); the op's axis is then their product, in that order.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ class Operand:
     """0 where it can only be read from the shape at run time."""
     head_size: int
     """0 where unknown."""
-    picks: Mapping[str, int] = field(default_factory=dict)
-    """Letters (``x1``, ...) of ``axes`` of which one place is used, and which: a third of a packed projection."""
     factors: tuple[Factor, ...] = ()
     """What multiplies the operand before the op: a temperature a head. Query only."""
 
@@ -161,8 +158,6 @@ class AttentionForm:
     """Which letters make up the op's axes: ``{"B": "b", "N": "n g", "M": "n", "S": "s", ...}``."""
     sizes: Mapping[str, Dim] = field(default_factory=dict)
     """Size of each letter."""
-    size_sources: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """For letters of unknown size: a tensor that is there anyway, and which of its axes has that size."""
     output: TensorRef = field(default_factory=lambda: TensorRef("", 0, None))
     output_axes: str = "b n s e"
     """Axes of ``output`` as the model wants it."""

@@ -65,11 +65,6 @@ class Builder:
                 if known is None or known[2] > rest:
                     self._providers[unknown[0]] = (tensor.name, index, rest)
 
-    def provide_axes(self, sources: Mapping[str, tuple[str, int]]) -> None:
-        """Let sizes be read off these axes where no tensor given so far has them."""
-        for letter, (tensor, axis) in sources.items():
-            self._providers.setdefault(letter, (tensor, axis, 1))
-
     def add(self, op: str, inputs: Sequence[str], role: str, output: str = "", **attributes: Any) -> str:
         """One more node; returns the name of its output."""
         result = output or self._names.fresh(f"{self._prefix}_{role}")
@@ -109,13 +104,6 @@ class Builder:
             known = self._product(axis)
             parts.append(self._size(axis) if known is None else self.constant(np.array([known], np.int64), "size"))
         return self.add("Concat", parts, "sizes", output, axis=0)
-
-    def known_size(self, axis: Sequence[object]) -> int:
-        """The product of the sizes of the letters of ``axis``, which has to be a number."""
-        size = self._product(axis)
-        if size is None:
-            raise UnknownSizeError(" ".join(map(str, axis)))
-        return size
 
     def fresh_name(self, role: str) -> str:
         """A new name for something that isn't made here."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from . import symbolic
-from .const_eval import known_ints, scalar, slice_bounds
+from .const_eval import known_ints, scalar
 from .graph_view import NodeView, Scope
-from .layout import Atom, Axis, Layout, regroup, size_of, split_axis, transposed
+from .layout import Axis, Layout, regroup, size_of, split_axis, transposed
 from .symbolic import Value
 
 UPCASTS: Mapping[int, tuple[int, ...]] = {
@@ -56,8 +56,6 @@ def rule(*ops: str) -> Callable[[OperandRule], OperandRule]:
 
 def step(scope: Scope, node: NodeView, layout: Layout, tensor: str) -> OperandStep | None:
     """Apply the rule for ``node``, whose output ``tensor`` has ``layout``."""
-    if node.is_op("Split"):
-        return split(scope, node, layout, tensor)
     found = RULES.get(node.op) if not node.domain and tensor == node.output else None
     return None if found is None else found(scope, node, layout)
 
@@ -201,57 +199,7 @@ def concat_of_one(scope: Scope, node: NodeView, layout: Layout) -> OperandStep |
     return OperandStep(node.input(0), tuple(axes), 1, f"{len(node.inputs)} copies side by side", 100)
 
 
-def split(scope: Scope, node: NodeView, layout: Layout, tensor: str) -> OperandStep | None:
-    """One of n equal parts of ``x``: the axis of ``x`` is (n, part), of which one place is used."""
-    shapes = [scope.shape(name) for name in node.outputs]
-    axis, place = node.int_attribute("axis", 0), node.outputs.index(tensor)
-    if axis is None or any(shape is None for shape in shapes):
-        return None
-    axis %= len(layout)
-    sizes = [shape[axis] for shape in shapes if shape is not None]
-    if len(sizes) < 2 or any(size != sizes[0] for size in sizes):
-        return None
-    picked = (Atom(len(sizes), picked=place), *layout[axis])
-    return OperandStep(node.input(0), (*layout[:axis], picked, *layout[axis + 1 :]), 1, f"part {place}", 3)
-
-
-@rule("Slice")
-def cut(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
-    """``Slice(x)`` of one of n equal parts along one axis: as :func:`split`."""
-    bounds = slice_bounds(node, [scope.fact(name) for name in node.inputs])
-    before, after = scope.shape(node.input(0)), scope.shape(node.output)
-    if bounds is None or before is None or after is None:
-        return None
-    changed = [axis for axis in range(len(before)) if not scope.view.same(before[axis], after[axis])]
-    if len(changed) != 1:
-        return None
-    [axis] = changed
-    whole, part = before[axis], after[axis]
-    start, stride = next(((first, by) for at, first, _, by in bounds if at % len(before) == axis), (None, 0))
-    if not isinstance(whole, int) or not isinstance(part, int) or not isinstance(start, int) or stride != 1:
-        return None
-    start += whole if start < 0 else 0
-    if not part or whole % part or start % part:
-        return None
-    picked = (Atom(whole // part, picked=start // part), *layout[axis])
-    return OperandStep(node.input(0), (*layout[:axis], picked, *layout[axis + 1 :]), 1, f"part {start // part}", 3)
-
-
 @rule("Gather")
-def gather(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
-    """``Gather(x, i)`` of one place along an axis, or of every place several times."""
-    axis, index = node.int_attribute("axis", 0), known_ints(scope.fact(node.input(1)))
-    shape = scope.shape(node.input(0))
-    if axis is None or shape is None or not index:
-        return None
-    axis %= len(shape)
-    size = shape[axis]
-    if scope.rank(node.input(1)) == 0 and isinstance(size, int):
-        place = (Atom(size, picked=index[0] % size),) if size > 1 else ()
-        return OperandStep(node.input(0), (*layout[:axis], place, *layout[axis:]), 1, f"place {index[0]}", 3)
-    return repeat_each(scope, node, layout)
-
-
 def repeat_each(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     """``Gather(x, [0,0,1,1,...]) -> x``: the axis is (x's axis, r), and x repeats along the inner part."""
     axis, indices = node.int_attribute("axis", 0), known_ints(scope.fact(node.input(1)))

@@ -19,7 +19,7 @@ from .block_sparse import Blocks, blocks_of
 from .const_eval import scalar
 from .graph_view import Scope
 from .indicators import constant_fill, is_indicator, may_mask, rests_on_inputs, zero_or_absorbing
-from .layout import broadcast_operand, finest, picks_of
+from .layout import broadcast_operand, finest
 from .mask_kinds import Finding, MaskReader
 from .normal_form import Peel
 from .peel import Match, Point, operand_points
@@ -84,7 +84,7 @@ class _Refining:
 
     def _points(self, term: RawTerm) -> tuple[Point, ...]:
         points = operand_points(self.scope, term.tensor, term.layout)
-        return tuple(point for point in points if point.factor == 1 and not picks_of(point.layout))
+        return tuple(point for point in points if point.factor == 1)
 
     # --------------------------------------------------------------------------------------------------- splitting
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import QKV, SCALE, assert_same_numbers, edit_of, form_of, model
+from graphs import QKV, assert_same_numbers, edit_of, form_of, model
 from onnx import ModelProto
 
 FLAT = "float[B,S,64] q, float[B,T,64] k, float[B,T,64] v"
@@ -252,32 +252,3 @@ def test_a_scale_of_an_unknown_head_size() -> None:
     form = form_of(graph)
     assert form.scale == 0.0
     assert "scale" not in edit_of(graph).call.attributes
-
-
-PACKED_REST = """kt = Transpose<perm=[0,1,3,2]>(kh) raw = MatMul(qh, kt) s = Mul(raw, scale) p = Softmax<axis=-1>(s)
-    o = MatMul(p, vh) o4 = Transpose<perm=[0,2,1,3]>(o) y = Reshape(o4, merged)"""
-PACKED = (
-    f"{SCALE}, int64[5] five = {{0,0,3,4,16}}, int64[4] heads = {{0,0,4,48}}, int64[3] merged = {{0,0,64}},"
-    "int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] first = {0}, int64[3] thirds = {1,1,1},"
-    "int64[1] n0 = {0}, int64[1] n1 = {64}, int64[1] n2 = {128}, int64[1] n3 = {192}, int64[1] last = {2},"
-    "int64[3] even = {16,16,16}, int64[4] split = {0,0,4,16}"
-)
-UNPACKINGS = {
-    "one transpose, then split": """r = Reshape(x, five) t = Transpose<perm=[2,0,3,1,4]>(r)
-        a, b, c = Split<axis=0>(t, thirds) qh = Squeeze(a, first) kh = Squeeze(b, first) vh = Squeeze(c, first)""",
-    "one transpose, then gather": """r = Reshape(x, five) t = Transpose<perm=[2,0,3,1,4]>(r)
-        qh = Gather<axis=0>(t, zero) kh = Gather<axis=0>(t, one) vh = Gather<axis=0>(t, two)""",
-    "slices": """a = Slice(x, n0, n1, last) b = Slice(x, n1, n2, last) c = Slice(x, n2, n3, last)
-        q4 = Reshape(a, split) qh = Transpose<perm=[0,2,1,3]>(q4) k4 = Reshape(b, split)
-        kh = Transpose<perm=[0,2,1,3]>(k4) v4 = Reshape(c, split) vh = Transpose<perm=[0,2,1,3]>(v4)""",
-    "interleaved": """r = Reshape(x, heads) a, b, c = Split<axis=-1>(r, even) qh = Transpose<perm=[0,2,1,3]>(a)
-        kh = Transpose<perm=[0,2,1,3]>(b) vh = Transpose<perm=[0,2,1,3]>(c)""",
-}
-
-
-@pytest.mark.parametrize("unpacking", UNPACKINGS.values(), ids=UNPACKINGS.keys())
-def test_packed_projections_lose_their_transposes(unpacking: str) -> None:
-    graph = model(f"{unpacking} {PACKED_REST}", inputs="float[B,S,192] x", outputs="float[B,S,64] y", constants=PACKED)
-    assert form_of(graph).layout == "BSNH"
-    rewritten = assert_same_numbers(graph)
-    assert "Transpose" not in {node.op_type for node in rewritten.graph.node}
