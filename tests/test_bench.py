@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ortflash.bench import grids, race
+from ortflash.bench import grids, kernel_cpu, race
 from ortflash.bench.command import app, markdown_of, with_tables
 from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
+from ortflash.measure import measure
 
 TINY = grids.Shape(1, 2, 16, 8, "float32")
 
@@ -88,3 +90,21 @@ def test_readme_shows_the_results_that_the_repository_holds() -> None:
     root = Path(__file__).parent.parent
     text = (root / "README.md").read_text(encoding="utf-8")
     assert with_tables(text, markdown_of(root / "docs" / "benchmarks")) == text
+
+
+@pytest.mark.slow
+def test_peak_memory_at_8192_is_under_a_tenth_of_the_unfused_graphs(tmp_path: Path) -> None:
+    shape = grids.Shape(1, 12, 8192, 64, "float32")
+    rng = np.random.default_rng(0)
+    feed = tmp_path / "feed.npz"
+    width = shape.num_heads * shape.head_size
+    query, key, value = (rng.standard_normal((1, shape.q_len, width), np.float32) for _ in range(3))
+    np.savez(feed, query=query, key=key, value=value)
+    peaks = {}
+    for name in (OURS, "unfused graph"):
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(kernel_cpu.candidate_model(name, shape).SerializeToString())
+        peaks[name] = measure(path, feed, tmp_path / f"{name}.npz").peak_bytes
+    with np.load(tmp_path / f"{OURS}.npz") as ours, np.load(tmp_path / "unfused graph.npz") as unfused:
+        np.testing.assert_allclose(ours["output"], unfused["output"], rtol=0, atol=1e-5)
+    assert peaks[OURS] < peaks["unfused graph"] / 10, peaks

@@ -79,11 +79,16 @@ def _session(nodes: list[onnx.NodeProto], threads: int) -> Any:
     options.intra_op_num_threads, options.log_severity_level = threads, 4
     register(options)
     return onnxruntime.InferenceSession(
-        nodes_to_model(nodes).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        _to_model(nodes).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 
-def nodes_to_model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+def candidate_model(name: str, shape: Shape) -> onnx.ModelProto:
+    """The model of a candidate: ours, ``"unfused graph"`` or ``"MultiHeadAttention"``."""
+    return _to_model(_CANDIDATES[name](shape))
+
+
+def _to_model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
     """A model of nodes that read query, key and value and write output, all of the type that the nodes' doc names."""
     elem_type = int(nodes[0].doc_string)
     values = [helper.make_tensor_value_info(name, elem_type, None) for name in ("query", "key", "value", "output")]
