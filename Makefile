@@ -37,7 +37,7 @@ gpu-test:
 	@tests/gpu/run.sh $(PYTEST_ARGS)
 
 nightly: setup-export lint sanitize
-	@$(BIN)/pytest $(WORKERS) --hypothesis-profile=nightly $(PYTEST_ARGS)
+	@ORTFLASH_GRAMMAR_EXAMPLES=5000 $(BIN)/pytest $(WORKERS) --hypothesis-profile=nightly $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
