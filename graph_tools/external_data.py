@@ -69,6 +69,29 @@ def check_locations(model: ModelProto, path: Path) -> None:
             )
 
 
+def check_data(model: ModelProto, folder: Path) -> None:
+    """Raise InvalidModelError where a file of external data isn't in ``folder``, or ends before a tensor does."""
+    sizes: dict[str, int | None] = {}
+    for tensor in external_tensors(model):
+        location = location_of(tensor)
+        if location not in sizes:
+            file = folder / location
+            sizes[location] = file.stat().st_size if file.is_file() else None
+        size = sizes[location]
+        if size is None:
+            raise InvalidModelError(
+                f"Tensor {tensor.name!r} keeps its data in {location!r}, and there is no such file in {folder}: "
+                "put it beside the model."
+            )
+        numbers = {entry.key: entry.value for entry in tensor.external_data if entry.value.isdigit()}
+        end = int(numbers.get("offset", 0)) + int(numbers.get("length", 0))
+        if end > size:
+            raise InvalidModelError(
+                f"Tensor {tensor.name!r} keeps its data in {location!r} up to byte {end:,}, and the file has {size:,}: "
+                "it is cut short, or belongs to another model."
+            )
+
+
 def save_model(
     model: ModelProto, path: str | os.PathLike[str], *, data_folder: Path | None = None, copy_data: bool = False
 ) -> None:

@@ -135,6 +135,8 @@ def rewrite(
         OrtflashError: inputs that don't fit, a model that ONNX Runtime doesn't run, a pattern that names no site.
     """
     work = _Work(model, target)
+    if work.folder is not None:
+        external_data.check_data(work.model, work.folder)
     chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
     if not chosen:
         written = work.write_unchanged(output if copy_unchanged else None, copy_data)

@@ -228,3 +228,14 @@ def test_data_behind_a_link_is_read_as_model_caches_have_it(model: Path, tmp_pat
     result = ortflash.rewrite(model, model.parent / "out.onnx", verify=False)  # onnxruntime runs no model of links
     assert result.fused == 1
     assert data.is_symlink()
+
+
+def test_data_that_is_missing_or_cut_short_is_one_sentence(model: Path) -> None:
+    data = model.parent / "weights.bin"
+    data.write_bytes(data.read_bytes()[:-4])
+    with pytest.raises(InvalidModelError, match=r"'weight' keeps its data in 'weights.bin' up to byte .* cut short"):
+        ortflash.rewrite(model, model.parent / "out.onnx", verify=False)
+    data.unlink()
+    with pytest.raises(InvalidModelError, match=r"'bias' keeps its data in 'weights.bin', and there is no such file"):
+        ortflash.rewrite(model, model.parent / "out.onnx")
+    assert not (model.parent / "out.onnx").exists()
