@@ -4,6 +4,7 @@
 //   S      = attn_mask ? S : mask_fill
 //   S      = -inf outside causal diagonal, window, key_lengths and block_mask
 //   output = softmax([S, sink]) [V; 0]                   softmax_lse = log(sum exp S + exp sink)
+//   With dropout_p > 0 the softmax's weights are dropped and scaled as dropout.h says before they meet V.
 //
 // Scores, softmax and sums are fp32 whatever the inputs. A row in which nothing takes part gives output 0 and
 // softmax_lse = -inf (or the sink). A finite mask_fill or bias is an ordinary score: a row made of nothing but
@@ -64,6 +65,9 @@ struct AttentionParams {
 
   const float* sinks = nullptr;  // (N,) with stride 1, or one element with stride 0; or null
   int64_t sinks_stride = 0;
+
+  float dropout_p = 0.0f;                 // in [0, 1): the rate at which weights are dropped (dropout.h); 0 = off
+  const int64_t* dropout_seed = nullptr;  // (2,): seed, offset. Read only where dropout_p > 0, and required there
 
   float scale = 0.0f;  // 0 = 1/sqrt(D)
   float softcap = 0.0f;

@@ -13,7 +13,7 @@
 namespace ortflash {
 
 // What a call may require beyond softmax(scale * Q K^T) V with equal head counts and sizes; one bit each.
-// feature_name() in attention.cc has a word for each.
+// feature_name() in choose.cc has a word for each.
 enum Feature : uint32_t {
   kFeatureFloat32 = 1u << 0,         // query, key, value and output in fp32
   kFeatureFloat16 = 1u << 1,         // ... fp16
@@ -32,8 +32,9 @@ enum Feature : uint32_t {
   kFeatureSplitHeadSize = 1u << 14,  // v_head_size != head_size
   kFeatureLse = 1u << 15,            // softmax_lse
   kFeaturePrecise = 1u << 16,        // fp32-accurate products on tensor cores; never required on the CPU
+  kFeatureDropout = 1u << 17,        // dropout_p and dropout_seed (dropout.h)
 };
-constexpr uint32_t kAllFeatures = (1u << 17) - 1;
+constexpr uint32_t kAllFeatures = (1u << 18) - 1;
 
 struct Implementation {
   const char* name;       // unique in its device's list; what describe() starts with: "cpu-avx512", "sm80"

@@ -1,7 +1,9 @@
 #include "validate.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "status.h"
@@ -83,6 +85,13 @@ Status check_attributes(const AttentionParams& p) {
   if (p.sinks != nullptr && p.sinks_stride != 0 && p.sinks_stride != 1) {
     return invalid("sinks has stride %" PRId64 "; it must be 1, or 0 for one element", p.sinks_stride);
   }
+  if (!(p.dropout_p >= 0 && p.dropout_p < 1)) {
+    return invalid("dropout_p is %g; it must be at least 0 and less than 1", p.dropout_p);
+  }
+  if (p.dropout_p > 0 && p.dropout_seed == nullptr) {
+    return invalid("dropout_p is %g, but dropout_seed (2,) is not given; it holds the seed and the offset of the mask",
+                   p.dropout_p);
+  }
   return {};
 }
 
@@ -138,6 +147,41 @@ Status check_broadcast(const char* name, const Strides& strides, int64_t batch, 
                  name, batch, heads, rows, columns);
 }
 
+// The gradient is summed along exactly the axes along which the bias is broadcast, and its elements lie apart.
+Status check_bias_gradient(const AttentionGradParams& p) {
+  const AttentionParams& f = p.forward;
+  if (Status status = check_broadcast("d_attn_bias", p.d_bias_strides, f.batch, f.num_heads, f.q_len, f.kv_len);
+      !status.ok()) {
+    return status;
+  }
+  struct Axis {
+    const char* name;
+    int64_t extent, bias, gradient;  // strides
+  };
+  Axis axes[] = {{"batch", f.batch, f.bias_strides.batch, p.d_bias_strides.batch},
+                 {"head", f.num_heads, f.bias_strides.head, p.d_bias_strides.head},
+                 {"row", f.q_len, f.bias_strides.row, p.d_bias_strides.row},
+                 {"column", f.kv_len, f.bias_strides.column, p.d_bias_strides.column}};
+  std::sort(std::begin(axes), std::end(axes), [](const Axis& a, const Axis& b) { return a.gradient < b.gradient; });
+  int64_t span = 1;  // elements from the first to the last of the axes seen so far
+  for (const Axis& axis : axes) {
+    if (axis.extent <= 1) continue;
+    if ((axis.bias == 0) != (axis.gradient == 0)) {
+      return invalid("d_attn_bias has %s stride %" PRId64 " and attn_bias %" PRId64
+                     "; both must be 0 where the bias is broadcast, and nowhere else",
+                     axis.name, axis.gradient, axis.bias);
+    }
+    if (axis.gradient == 0) continue;
+    if (axis.gradient < span) {
+      return invalid("d_attn_bias has %s stride %" PRId64 ", less than the %" PRId64
+                     " elements of its inner axes: elements would overlap",
+                     axis.name, axis.gradient, span);
+    }
+    span += (axis.extent - 1) * axis.gradient;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status validate(const AttentionParams& p, bool with_pointers) {
@@ -180,6 +224,36 @@ Status validate(const AttentionParams& p, bool with_pointers) {
       return status;
     }
   }
+  return {};
+}
+
+Status validate(const AttentionGradParams& p, bool with_pointers) {
+  const AttentionParams& f = p.forward;
+  if (Status status = validate(f, with_pointers); !status.ok()) return status;
+  const int64_t rows[4] = {f.batch, f.num_heads, f.q_len, f.v_head_size};
+  const View views[] = {
+      {"d_output", "(B,N,S,E)", {rows[0], rows[1], rows[2], rows[3]}, p.d_output_strides, f.dtype, p.d_output},
+      {"d_query", "(B,N,S,D)", {rows[0], rows[1], rows[2], f.head_size}, p.d_query_strides, f.dtype, p.d_query, true},
+      {"d_key", "(B,M,T,D)", {f.batch, f.kv_num_heads, f.kv_len, f.head_size}, p.d_key_strides, f.dtype, p.d_key, true},
+      {"d_value",
+       "(B,M,T,E)",
+       {f.batch, f.kv_num_heads, f.kv_len, f.v_head_size},
+       p.d_value_strides,
+       f.dtype,
+       p.d_value,
+       true},
+  };
+  for (const View& view : views) {
+    if (Status status = check_view(view, with_pointers); !status.ok()) return status;
+  }
+  if (with_pointers && f.softmax_lse == nullptr && f.batch * f.num_heads * f.q_len > 0) {
+    return invalid("softmax_lse is null; the gradients are computed from the forward's");
+  }
+  if (p.d_attn_bias != nullptr) {
+    if (f.attn_bias == nullptr) return invalid("d_attn_bias is asked for, but there is no attn_bias");
+    if (Status status = check_bias_gradient(p); !status.ok()) return status;
+  }
+  if (p.d_sinks != nullptr && f.sinks == nullptr) return invalid("d_sinks is asked for, but there are no sinks");
   return {};
 }
 

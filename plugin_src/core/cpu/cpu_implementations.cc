@@ -109,15 +109,16 @@ Status avx512_hardware() {
 #endif
 
 constexpr int64_t kMaxHeadSize = 512;
+constexpr uint32_t kFeatures = kAllFeatures & ~kFeatureDropout;
 
 constexpr Implementation kImplementations[] = {
 #ifdef ORTFLASH_CPU_X86
-    {"cpu-avx512", kAllFeatures, kMaxHeadSize, avx512_hardware, nullptr, workspace_of<cpu::avx512_kernel>,
+    {"cpu-avx512", kFeatures, kMaxHeadSize, avx512_hardware, nullptr, workspace_of<cpu::avx512_kernel>,
      forward_of<cpu::avx512_kernel>, nullptr},
-    {"cpu-avx2", kAllFeatures, kMaxHeadSize, avx2_hardware, nullptr, workspace_of<cpu::avx2_kernel>,
+    {"cpu-avx2", kFeatures, kMaxHeadSize, avx2_hardware, nullptr, workspace_of<cpu::avx2_kernel>,
      forward_of<cpu::avx2_kernel>, nullptr},
 #endif
-    {"cpu-portable", kAllFeatures, kMaxHeadSize, any_hardware, nullptr, workspace_of<cpu::portable_kernel>,
+    {"cpu-portable", kFeatures, kMaxHeadSize, any_hardware, nullptr, workspace_of<cpu::portable_kernel>,
      forward_of<cpu::portable_kernel>, nullptr},
 };
 

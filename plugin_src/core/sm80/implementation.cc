@@ -104,7 +104,7 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 }  // namespace
 
 Implementation implementation() {
-  return {"sm80", kAllFeatures, 512, hardware, accepts, workspace_size, forward, describe};
+  return {"sm80", kAllFeatures & ~kFeatureDropout, 512, hardware, accepts, workspace_size, forward, describe};
 }
 
 }  // namespace ortflash::sm80

@@ -75,7 +75,7 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 constexpr uint32_t kWithoutTerms = kFeatureFloat16 | kFeatureBFloat16 | kFeatureCausal | kFeatureWindow |
                                    kFeatureKeyLengths | kFeatureSinks | kFeatureGroupedHeads | kFeatureSplitHeadSize |
                                    kFeatureLse;
-constexpr uint32_t kEverything = kAllFeatures & ~(kFeatureFloat32 | kFeaturePrecise);
+constexpr uint32_t kEverything = kAllFeatures & ~(kFeatureFloat32 | kFeaturePrecise | kFeatureDropout);
 
 // Until the tests have run on a Hopper GPU since the kernels last changed (README.md).
 constexpr bool kOnlyByName = true;

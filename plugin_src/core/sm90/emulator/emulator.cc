@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "../../implementation.h"
+#include "../../implementation_grad.h"
 #include "../../status.h"
 #include "../plan.h"
 #include "../tensor_map.h"
@@ -302,7 +302,7 @@ namespace ortflash {
 
 // The emulated library has this one implementation; in the CPU's list, because its tensors lie in ordinary memory.
 ImplementationList cpu_implementations() {
-  constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise;
+  constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
   static const Implementation list[] = {{"sm90-emulated", kAllFeatures & ~kMissing, 256, [] { return Status{}; },
                                          [](const AttentionParams& p) {
                                            const sm90::Kernel* kernel = nullptr;
@@ -312,5 +312,7 @@ ImplementationList cpu_implementations() {
                                          sm90::forward, sm90::describe}};
   return {list, 1};
 }
+
+GradImplementationList cpu_grad_implementations() { return {nullptr, 0}; }
 
 }  // namespace ortflash
