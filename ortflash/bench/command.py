@@ -57,7 +57,7 @@ def kernel(
 
             rows.append(kernel_cpu.race_shape(shape, protocol, threads))
         _show(rows[-1])
-    unit = "two launches in a CUDA graph" if device == "cuda" else "one call"
+    unit = "two to twenty launches in a CUDA graph" if device == "cuda" else "one call"
     _finish(name or f"kernel-{grid}", rows, device, threads, protocol.sentence(unit), output)
 
 

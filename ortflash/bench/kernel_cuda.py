@@ -1,12 +1,14 @@
 """One attention call on a GPU: our core through its C interface, and PyTorch's attention backends.
 
-Every candidate is captured in a CUDA graph of its own, so that nobody's host code is measured. Errors are those of the
-first and the last head, against PyTorch's unfused attention in fp32 without TF32.
+Every candidate is captured in a CUDA graph of its own, so that nobody's host code is measured: one call that isn't
+timed, for a GPU that has idled needs tens of microseconds to begin, then an event, the timed calls and an event. Errors
+are those of the first and the last head, against PyTorch's unfused attention in fp32 without TF32.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +22,9 @@ from .race import Protocol, race
 from .results import OURS, Figure, Row
 
 _Maker = Callable[[Shape, dict[str, Any]], Callable[[], Any]]
-_LAUNCHES = 2
-"""Calls in one timed graph."""
+_LAUNCHES = range(2, 21)
+"""Timed calls in one graph: as many as fill about ``_TIMED_S``."""
+_TIMED_S = 0.5e-3
 _CACHE_BYTES = 512 << 20
 """Inputs that are much smaller than this are kept in several copies, so that a GPU's L2 doesn't hold them."""
 
@@ -41,7 +44,7 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
             output = calls[0]()
             torch.cuda.synchronize()
             figures[name] = Figure(math.nan, error=_error(shape, output, expected))
-            runs[name] = _captured(calls)
+            runs[name] = _captured(calls, _launches(shape))
         except (RuntimeError, core.CoreError, NotImplementedError) as error:
             figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
     for name, time_ms in race(runs, protocol).items():
@@ -52,7 +55,13 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
 
 def _copies(shape: Shape) -> int:
     """How many sets of inputs to rotate over: more than one only where they'd fit in L2 and are read once (decode)."""
-    return _LAUNCHES if shape.q_len > 16 else max(_LAUNCHES, min(16, _CACHE_BYTES // shape.kv_bytes))
+    return 1 if shape.q_len > 16 else max(2, min(16, _CACHE_BYTES // shape.kv_bytes))
+
+
+def _launches(shape: Shape) -> int:
+    """Timed calls in a graph, from the time that the call's products or its bytes need at least."""
+    seconds = max(shape.flops / 500e12, shape.kv_bytes / 4e12, 4e-6)
+    return max(_LAUNCHES.start, min(_LAUNCHES.stop - 1, round(_TIMED_S / seconds)))
 
 
 def _inputs(shape: Shape, seed: int) -> dict[str, Any]:
@@ -105,29 +114,30 @@ def _error(shape: Shape, output: Any, expected: dict[int, Any]) -> float:
     return max(float((output[index, index].float() - values).abs().max()) for index, values in expected.items())
 
 
-def _captured(calls: list[Callable[[], Any]]) -> Callable[[], float]:
-    """A candidate that replays the calls, at least two launches in all, and returns ms a call."""
+def _captured(calls: list[Callable[[], Any]], launches: int) -> Callable[[], float]:
+    """A candidate that replays ``launches`` calls, taking turns over ``calls``, and returns ms a call."""
     import torch
 
-    launches = calls if len(calls) > 1 else calls * _LAUNCHES
+    turns = itertools.cycle(calls)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for call in launches:
+        for call in calls:
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
     with torch.cuda.graph(graph):
-        for call in launches:
-            call()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        next(turns)()
+        start.record()
+        for _ in range(launches):
+            next(turns)()
+        end.record()
 
     def timed() -> float:
-        start.record()
         graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / len(launches)
+        torch.cuda.synchronize()  # the end event counts as reached until the graph comes to it
+        return float(start.elapsed_time(end)) / launches
 
     return timed
 
