@@ -88,7 +88,7 @@ def export(variant: Variant, out: Path) -> Example:
     dtype = DTYPES[variant.dtype]
     module = case.module.eval().to(dtype)
     inputs = {n: t.to(dtype) if t.is_floating_point() else t for n, t in case.inputs.items()}
-    model = _export_model(module, inputs, {} if variant.static else case.dynamic, variant)
+    model = export_model(module, inputs, {} if variant.static else case.dynamic, variant)
     drop_source_paths(model)
     onnx.save(model, out / f"{variant.name}.onnx")
     arrays = {n: t.float().numpy() if t.dtype == torch.bfloat16 else t.numpy() for n, t in inputs.items()}
@@ -96,7 +96,7 @@ def export(variant: Variant, out: Path) -> Example:
     return case
 
 
-def _export_model(module: Any, inputs: dict[str, Any], dynamic: Any, variant: Variant) -> onnx.ModelProto:
+def export_model(module: Any, inputs: dict[str, Any], dynamic: Any, variant: Variant) -> onnx.ModelProto:
     names = list(inputs)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

@@ -67,6 +67,7 @@ def model(
     length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
     model_type: Annotated[str, typer.Option(help="Peer: ONNX Runtime's optimizer for this type of model.")] = "",
+    peer: Annotated[list[str] | None, typer.Option(help="Another file of the same model.", metavar="NAME=PATH")] = None,
     device: Device = "cpu",
     repetitions: Repetitions = 9,
     pause_ms: Pause = -1.0,
@@ -78,7 +79,8 @@ def model(
     from .model import race_model
 
     protocol = _protocol(device, repetitions, pause_ms)
-    rows = race_model(path, batch, length or [128, 512, 2048], device, model_type, protocol, threads)
+    peers = dict(_peer(text) for text in peer or [])
+    rows = race_model(path, batch, length or [128, 512, 2048], device, model_type, peers, protocol, threads)
     for row in rows:
         _show(row)
     _finish(name or f"model-{path.stem}-{device}", rows, device, threads, protocol.sentence("one run"), output)
@@ -115,6 +117,13 @@ def with_tables(text: str, tables: str) -> str:
     if not (found and closed):
         raise OrtflashError(f"The file lacks the marker lines {begin} and {end}.")
     return f"{head}{begin}\n\n{tables}\n\n{end}{tail}"
+
+
+def _peer(text: str) -> tuple[str, Path]:
+    name, equals, path = text.rpartition("=")
+    if not (equals and name and Path(path).is_file()):
+        raise OrtflashError(f"--peer {text!r} isn't NAME=PATH with an ONNX file at PATH.")
+    return name, Path(path)
 
 
 def _protocol(device: str, repetitions: int, pause_ms: float) -> Protocol:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,47 @@ OPTIMIZER = "ONNX Runtime's optimizer"
 
 
 def race_model(
-    path: Path, batch: int, lengths: list[int], device: str, model_type: str, protocol: Protocol, threads: int
+    path: Path,
+    batch: int,
+    lengths: list[int],
+    device: str,
+    model_type: str,
+    peers: Mapping[str, Path],
+    protocol: Protocol,
+    threads: int,
 ) -> list[Row]:
-    """One row a length; errors are against the original's outputs, in the type that the model computes in."""
+    """One row a length; errors are against the original's outputs, in the type that the model computes in.
+
+    ``peers`` are further files with the original's inputs and outputs, by the name that the table shows.
+    """
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         files, problems = _candidates(path, folder, device, model_type)
-        rows = []
-        for length in lengths:
-            feed = feed_of_length(load_model(path), batch, length)
-            np.savez(folder / "feed.npz", **feed)  # type: ignore[arg-type]
-            peaks = {name: _peak(file, folder / "feed.npz", device, threads) for name, file in files.items()}
-            rows.append(_row(path, batch, length, files, feed, peaks, device, protocol, threads, problems))
-    return rows
+        files.update(peers)
+        model = load_model(path)
+        feeds = {length: feed_of_length(model, batch, length) for length in sorted(lengths)}
+        for length, feed in feeds.items():
+            np.savez(folder / f"{length}.npz", **feed)  # type: ignore[arg-type]
+        paths = [folder / f"{length}.npz" for length in feeds]
+        measured = {name: _peaks(file, paths, device, threads) for name, file in files.items()}
+        peaks = {name: dict(zip(feeds, found, strict=False)) for name, found in measured.items()}
+        sessions, refused = _sessions(files, device, threads)
+        problems.update(refused)
+        return [
+            _row(path, batch, length, sessions, feed, peaks, device, protocol, problems)
+            for length, feed in feeds.items()
+        ]
+
+
+def _sessions(files: Mapping[str, Path], device: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """Candidate -> session, and candidate -> why it has none."""
+    sessions, problems = {}, {}
+    for name, file in files.items():
+        try:
+            sessions[name] = create_session(file, device, threads)
+        except Exception as error:  # onnxruntime's exceptions have no common base
+            problems[name] = str(error).splitlines()[0][:200]
+    return sessions, problems
 
 
 def _candidates(path: Path, folder: Path, device: str, model_type: str) -> tuple[dict[str, Path], dict[str, str]]:
@@ -76,29 +103,28 @@ def _row(
     path: Path,
     batch: int,
     length: int,
-    files: dict[str, Path],
+    sessions: Mapping[str, Any],
     feed: dict[str, Any],
-    peaks: dict[str, int],
+    peaks: Mapping[str, Mapping[int, int]],
     device: str,
     protocol: Protocol,
-    threads: int,
-    problems: dict[str, str],
+    problems: Mapping[str, str],
 ) -> Row:
     figures = {name: Figure(math.nan, note=note) for name, note in problems.items()}
     runs: dict[str, Callable[[], Any]] = {}
     outputs: dict[str, list[Any]] = {}
-    for name, file in files.items():
+    for name, session in sessions.items():
         try:
-            runs[name] = bound_run(create_session(file, device, threads), feed, device)
+            runs[name] = bound_run(session, feed, device)
             outputs[name] = runs[name]()
         except Exception as error:  # onnxruntime's exceptions have no common base
             figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
             runs.pop(name, None)
     expected = outputs.get(ORIGINAL, [])
     for name, time_ms in race({name: wall_clock(run) for name, run in runs.items()}, protocol).items():
-        pairs = zip(outputs[name], expected, strict=True)
+        pairs = zip(outputs[name], expected, strict=False)
         worst = max((float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) for a, b in pairs), default=math.nan)
-        figures[name] = Figure(time_ms, error=worst, peak_bytes=peaks.get(name))
+        figures[name] = Figure(time_ms, error=worst, peak_bytes=peaks[name].get(length))
     return Row(f"{path.stem}, B {batch}, S {length}", figures, {"batch": batch, "length": length})
 
 
@@ -151,20 +177,24 @@ def _first_reads(run: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
 
 
 # ------------------------------------------------------------------------------------------------- peak memory
-def _peak(path: Path, feed: Path, device: str, threads: int) -> int:
-    """Most memory that a process of its own holds: resident on the CPU, of the device on a GPU; 0 where it fails."""
-    command = [sys.executable, "-m", "ortflash.bench.model", str(path), str(feed), device, str(threads)]
+def _peaks(path: Path, feeds: list[Path], device: str, threads: int) -> list[int]:
+    """Most memory that a process of its own holds after each run in turn: resident on the CPU, of the device on a GPU.
+
+    Feeds go from short to long, since neither falls again. Ends where a run fails.
+    """
+    command = [sys.executable, "-m", "ortflash.bench.model", device, str(threads), str(path), *map(str, feeds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return int(json.loads(done.stdout.splitlines()[-1])) if done.returncode == 0 else 0
+    return [int(line) for line in done.stdout.splitlines() if line.isdigit()]
 
 
-def _measure_peak(path: str, feed: str, device: str, threads: str) -> None:
-    with np.load(feed) as arrays:
-        values = dict(arrays)
+def _print_peaks(device: str, threads: str, path: str, *feeds: str) -> None:
     before = _device_bytes() if device == "cuda" else 0
-    run = bound_run(create_session(Path(path), device, int(threads)), values, device)
-    run()
-    print(json.dumps(_device_bytes() - before if device == "cuda" else peak_bytes()))
+    session = create_session(Path(path), device, int(threads))
+    for feed in feeds:
+        with np.load(feed) as arrays:
+            values = dict(arrays)
+        bound_run(session, values, device)()
+        print(_device_bytes() - before if device == "cuda" else peak_bytes(), flush=True)
 
 
 def _device_bytes() -> int:
@@ -175,4 +205,4 @@ def _device_bytes() -> int:
 
 
 if __name__ == "__main__":
-    _measure_peak(*sys.argv[1:])
+    _print_peaks(*sys.argv[1:])
