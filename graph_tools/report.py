@@ -212,9 +212,9 @@ def sizes_text(sizes: Mapping[str, int | str]) -> str:
 
 
 def reason_text(site: SiteReport) -> str:
-    """Why a site is not fused: the node, the reason, and what could be changed."""
-    where = f"{site.node}: " if site.node else ""
-    hint = f" {site.hint}" if site.hint else ""
+    """Why a site is not fused: the node if it isn't the one that names the site, the reason, and what to change."""
+    where = f"{site.node}: " if site.node not in ("", site.name) else ""
+    hint = f"; {site.hint}" if site.hint else ""
     return f"{where}{site.reason}{hint}" if site.reason else ""
 
 

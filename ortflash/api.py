@@ -229,8 +229,9 @@ class _Work:
         if target == "onnx":
             standard_attention.check_opset(self.model)
         elif self._opset < MIN_OPSET:
+            name = self.path.name if self.path else "the model"
             raise InvalidModelError(
-                f"The fused op's function needs opset {MIN_OPSET} and the model imports {self._opset}: convert it with "
+                f"The fused op's function needs opset {MIN_OPSET} and {name} imports {self._opset}: convert it with "
                 f"onnx.version_converter.convert_version(model, {MIN_OPSET})."
             )
         from .graph_tools.find import Analysis  # heavy: it brings graphsurgeon
@@ -372,10 +373,15 @@ def _given(model: ModelProto, inputs: PathLike | Arrays, shapes: Mapping[str, Se
     if isinstance(inputs, Mapping):
         return load_feed(model, inputs)
     try:
-        with np.load(inputs, allow_pickle=False) as arrays:
+        with zipfile.ZipFile(inputs), np.load(inputs, allow_pickle=False) as arrays:
             return load_feed(model, dict(arrays))
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise OrtflashError(f"Can't read inputs from {os.fspath(inputs)}: {error}.") from None
+    except OSError as error:
+        raise OrtflashError(f"Can't read inputs from {os.fspath(inputs)}: {error.strerror}.") from None
+    except (ValueError, zipfile.BadZipFile):
+        raise OrtflashError(
+            f"Can't read inputs from {os.fspath(inputs)}: it isn't an .npz file of plain arrays; write it with "
+            "numpy.savez(path, **{input name: array})."
+        ) from None
 
 
 def _same_interface(original: ModelProto, rewritten: ModelProto) -> None:

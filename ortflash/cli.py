@@ -7,6 +7,7 @@ or the whole model differs.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,7 +122,7 @@ def rewrite(
     target: Target = "ort",
     only: Only = None,
     skip: Skip = None,
-    min_length: Annotated[int, typer.Option(help="Leave sites alone whose key length is known and shorter.")] = 0,
+    min_length: Annotated[int, typer.Option(min=0, help="Leave sites alone whose known key length is shorter.")] = 0,
     plan: Annotated[Path | None, typer.Option(help="A plan written by inspect --plan.", metavar="FILE")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't run original and rewritten.")] = False,
@@ -276,6 +277,8 @@ def _report_writer(
     """What writes the report when it is known; whether it can is checked now, and graphs are drawn before they go."""
     if path is None:
         return lambda report: None
+    if not os.access(path.parent, os.W_OK):
+        raise OrtflashError(f"Can't write the report {path}: {path.parent} isn't a folder that can be written to.")
     if path.suffix == ".json":
         return lambda report: _write(path, json.dumps(report.to_dict(), indent=2) + "\n")
     if path.suffix == ".md":

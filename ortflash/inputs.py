@@ -92,8 +92,8 @@ def feed_of_length(model: ModelProto, batch: int, length: int) -> Feed:
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """``input_ids:2x77`` as name and sizes; OrtflashError where it reads otherwise."""
     name, _, sizes = text.rpartition(":")
-    if not name or not re.fullmatch(r"\d+([x,]\d+)*", sizes):
-        raise OrtflashError(f"A shape is given as input:2x77, not as {text!r}.")
+    if not name or not re.fullmatch(r"0*[1-9]\d*([x,]0*[1-9]\d*)*", sizes):
+        raise OrtflashError(f"A shape is given as input:2x77, with sizes of 1 and more, not as {text!r}.")
     return name, tuple(int(size) for size in re.split("[x,]", sizes))
 
 

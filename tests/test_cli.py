@@ -100,7 +100,8 @@ def test_inspect_names_the_node_and_the_reason(tmp_path: Path) -> None:
     site = json.loads(run("inspect", tmp_path / "watched.onnx", "--json").output)["sites"][0]
     assert site["decision"] == "refused"
     assert site["node"]
-    assert site["reason"] in run("inspect", tmp_path / "watched.onnx").output.replace("\n", " ")
+    text = run("inspect", tmp_path / "watched.onnx").output.replace("\n", " ")
+    assert f"{site['name']} (refused): {site['reason']}; {site['hint']}" in text
 
 
 def test_plan_goes_out_edited_and_back(model: Path, tmp_path: Path) -> None:
@@ -128,6 +129,13 @@ def test_a_report_of_another_kind_is_refused(model: Path, tmp_path: Path) -> Non
     result = run("inspect", model, "--report", tmp_path / "report.pdf")
     assert result.exit_code == 2
     assert "report.pdf" in result.output
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_model_is_written(model: Path, tmp_path: Path) -> None:
+    result = run("rewrite", model, "-o", tmp_path / "out.onnx", "--report", tmp_path / "nowhere" / "report.md")
+    assert result.exit_code == 2
+    assert "nowhere" in result.output
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_verify(model: Path, tmp_path: Path) -> None:
@@ -159,11 +167,13 @@ def test_given_inputs_and_shapes(model: Path, tmp_path: Path) -> None:
     np.savez(feed, **feed_for(onnx.load(model)))  # type: ignore[arg-type]
     assert run("rewrite", model, "--inputs", feed).exit_code == 0
     assert run("rewrite", model, "--shape", "a_query:1x2x5x8", "--shape", "a_key:1x2x5x8").exit_code == 0
-    for wrong in ("a_query", "a_query:1x2", "a_query:1x3x5x8", "nobody:1x2"):
+    for wrong in ("a_query", "a_query:1x2", "a_query:1x3x5x8", "a_query:0x0", "nobody:1x2"):
         assert run("rewrite", model, "--shape", wrong).exit_code == 2, wrong
     np.savez(feed, a_query=np.zeros(3))
     assert run("rewrite", model, "--inputs", feed).exit_code == 2
-    assert run("rewrite", model, "--inputs", model).exit_code == 2
+    refused = run("rewrite", model, "--inputs", model)
+    assert refused.exit_code == 2
+    assert "it isn't an .npz file" in refused.output
 
 
 def test_restore(model: Path, tmp_path: Path) -> None:
@@ -190,7 +200,16 @@ def test_demo_on_a_small_model(model: Path) -> None:
     assert "1 x 9" in result.output
 
 
-@pytest.mark.parametrize("arguments", [(), ("nonsense",), ("rewrite",), ("rewrite", "m.onnx", "--target", "tpu")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nonsense",),
+        ("rewrite",),
+        ("rewrite", "m.onnx", "--target", "tpu"),
+        ("rewrite", "m.onnx", "--min-length", "-1"),
+    ],
+)
 def test_usage_errors(arguments: tuple[str, ...]) -> None:
     assert run(*arguments).exit_code == 2
 
