@@ -31,6 +31,7 @@ from ortflash.runner import run_model
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "trt"))
 
+from attention import attention_feed, plain_attention, reference
 from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -47,7 +48,6 @@ MODELS = (
 """Of the corpus: exported at opsets that TensorRT 8.6 reads."""
 SHIPPED = ("sdunet-ts-eager-op17",)
 
-HEADS, HEAD_SIZE = 12, 64
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -152,41 +152,6 @@ def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, 
 
 
 # ---------------------------------------------------------------------------------------------------- attention alone
-def plain_attention(dtype: int = onnx.TensorProto.FLOAT16, *, mask: bool = False) -> onnx.ModelProto:
-    """softmax(Q K^T / 8 [where the mask]) V as exporters spell it, with open batch and length."""
-    node, value_info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    shape = ["batch", HEADS, "length", HEAD_SIZE]
-    np_type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
-    scale = onnx.numpy_helper.from_array(np.array(0.125, np_type), "scale")
-    lowest = onnx.numpy_helper.from_array(np.array(-np.inf, np_type), "lowest")
-    inputs = [value_info(name, dtype, shape) for name in ("query", "key", "value")]
-    nodes = [
-        node("Transpose", ["key"], ["key_t"], name="transpose", perm=[0, 1, 3, 2]),
-        node("MatMul", ["query", "key_t"], ["scores"], name="scores"),
-        node("Mul", ["scores", "scale"], ["scaled"], name="scale"),
-    ]
-    last = "scaled"
-    if mask:
-        inputs.append(value_info("mask", onnx.TensorProto.BOOL, ["batch", 1, 1, "length"]))
-        nodes.append(node("Where", ["mask", "scaled", "lowest"], ["masked"], name="where"))
-        last = "masked"
-    nodes.append(node("Softmax", [last], ["weights"], name="softmax", axis=-1))
-    nodes.append(node("MatMul", ["weights", "value"], ["output"], name="output"))
-    graph = onnx.helper.make_graph(
-        nodes, "attention", inputs, [value_info("output", dtype, shape)], [scale, lowest] if mask else [scale]
-    )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-
-
-def attention_feed(length: int, batch: int = 1, *, mask: bool = False) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    shape = (batch, HEADS, length, HEAD_SIZE)
-    feed = {name: rng.standard_normal(shape, np.float32).astype(np.float16) for name in ("query", "key", "value")}
-    if mask:
-        feed["mask"] = np.arange(length) < np.array([[[[length - length // 3]]]] * batch)
-    return feed
-
-
 def profile_of(feed: Mapping[str, Array], most: Mapping[str, Array] | None = None) -> dict[str, Range]:
     return {name: Range(a.shape, a.shape, (most or feed)[name].shape) for name, a in feed.items()}
 
@@ -203,15 +168,6 @@ def test_one_engine_serves_every_length_of_its_profile(trt8: Tensorrt8, mask: bo
         actual = Run(engine, feed, {"output": np.float16}).once()["output"]
         np.testing.assert_allclose(actual.astype(np.float64), exact, atol=4e-3, rtol=2e-3)
     engine.close()
-
-
-def reference(feed: Mapping[str, Array]) -> Array:
-    query, key, value = (feed[name].astype(np.float64) for name in ("query", "key", "value"))
-    scores = query @ key.swapaxes(-1, -2) * 0.125
-    if "mask" in feed:
-        scores = np.where(feed["mask"], scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True) @ value)
 
 
 def test_d15_a_saved_engine_gives_the_same_bits_in_a_fresh_process(trt8: Tensorrt8, tmp_path: Path) -> None:

@@ -52,6 +52,25 @@ void* create(const char* function) {
 
 void destroy(void* object) { delete static_cast<Object*>(object); }
 
+// What TensorRT measured in earlier builds of this process: layers that two engines share get the same kernels.
+std::string& measured() {
+  static std::string measured;
+  return measured;
+}
+
+void* use_measured(void* config) {
+  void* cache = call<void*>(config, slots::kConfigCreateTimingCache, static_cast<const void*>(measured().data()),
+                            measured().size());
+  call<bool>(config, slots::kConfigSetTimingCache, static_cast<const void*>(cache), false);
+  return cache;
+}
+
+void keep_measured(void* config) {
+  void* memory = call<void*>(call<void*>(config, slots::kConfigGetTimingCache), slots::kTimingCacheSerialize);
+  measured().assign(call<const char*>(memory, slots::kMemoryData), call<size_t>(memory, slots::kMemorySize));
+  destroy(memory);
+}
+
 }  // namespace
 
 // 0, or -1 and the reason in driver_log(). `plugins` is loaded before the parser, which needs it.
@@ -103,7 +122,10 @@ DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char
       }
       call<int32_t>(config, slots::kConfigAddProfile, profile);
     }
+    void* cache = use_measured(config);
     plan = call<void*>(builder, slots::kBuilderBuild, network, config);
+    keep_measured(config);
+    destroy(cache);
     destroy(config);
   }
   call_interface<void>(parser, slots::kParserDestroy);

@@ -42,7 +42,11 @@ int main() {
   SLOT(apiv::VBuilderConfig, addOptimizationProfile, kConfigAddProfile);
   SLOT(apiv::VBuilderConfig, setProfilingVerbosity, kConfigSetProfilingVerbosity);
   SLOT(apiv::VBuilderConfig, setTacticSources, kConfigSetTacticSources);
+  SLOT(apiv::VBuilderConfig, createTimingCache, kConfigCreateTimingCache);
+  SLOT(apiv::VBuilderConfig, setTimingCache, kConfigSetTimingCache);
+  SLOT(apiv::VBuilderConfig, getTimingCache, kConfigGetTimingCache);
   SLOT(apiv::VBuilderConfig, setMemoryPoolLimit, kConfigSetMemoryPoolLimit);
+  SLOT(apiv::VTimingCache, serialize, kTimingCacheSerialize);
   SLOT(apiv::VOptimizationProfile, setDimensions, kProfileSetDimensions);
   SLOT(apiv::VHostMemory, data, kMemoryData);
   SLOT(apiv::VHostMemory, size, kMemorySize);

@@ -1,0 +1,215 @@
+"""Race TensorRT 8.6 engines: a model rewritten by us beside the original file, built and timed in one process.
+
+    TRT8_LIB=/opt/TensorRT-8.6/lib python tests/trt/bench_trt8.py bert.onnx --length 128 --length 2048
+
+``attention`` instead of a file is one attention with nothing around it. Needs a GPU and PyTorch; `models/wide.py` makes
+the models of docs/benchmarks. Errors are against the original in fp32, in ONNX Runtime: the batch's first and last row.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import torch
+import typer
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from attention import Array, plain_attention
+from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
+
+import ortflash
+from ortflash.bench.machine import clocks, describe_machine
+from ortflash.bench.race import Protocol, race
+from ortflash.bench.results import OURS, Benchmark, Figure, Row
+from ortflash.engine.prepare import prepare
+from ortflash.engine.profiles import Range
+from ortflash.engine.runtime import get_trt_plugin_path
+from ortflash.errors import OrtflashError
+from ortflash.graph_tools.rewrite import flash_calls
+from ortflash.inputs import generate_feeds, input_specs
+from ortflash.runner import run_model
+from ortflash.widen import in_float32
+
+LAUNCHES = 2
+"""Runs in one timed graph."""
+LONGEST_REFERENCE = 8192
+"""The unfused fp32 run of a longer sequence takes minutes."""
+
+
+def make_feed(model: onnx.ModelProto, batch: int, length: int) -> dict[str, Array]:
+    """Inputs whose open dimensions are the batch and the length; of an image, height * width is the length."""
+    width = 2 ** (int(math.log2(length)) // 2)
+    sizes = {"batch": batch, "height": length // width, "width": width}
+    shapes = {
+        spec.name: tuple(dim if isinstance(dim, int) else sizes.get(dim, length) for dim in spec.dims)
+        for spec in input_specs(model)
+    }
+    return generate_feeds(model, shapes=shapes)[0]
+
+
+class Run:
+    """An engine with its inputs and outputs in device memory."""
+
+    def __init__(self, engine: Engine, feed: Mapping[str, Array], outputs: Mapping[str, torch.dtype]) -> None:
+        self.engine = engine
+        self.stream = torch.cuda.Stream()
+        self.inputs = {name: torch.from_numpy(to_tensorrt(array)).cuda() for name, array in feed.items()}
+        for name, tensor in self.inputs.items():
+            engine.bind(name, tensor.data_ptr(), tuple(tensor.shape))
+        self.outputs = {
+            name: torch.full(engine.shape(name), math.nan, dtype=dtype, device="cuda")
+            for name, dtype in outputs.items()
+        }
+        for name, tensor in self.outputs.items():
+            engine.bind(name, tensor.data_ptr())
+        torch.cuda.synchronize()
+
+    def once(self) -> dict[str, Array]:
+        """The outputs of one run."""
+        self.engine.enqueue(self.stream.cuda_stream)
+        self.stream.synchronize()
+        return {name: tensor.cpu().numpy() for name, tensor in self.outputs.items()}
+
+    def captured(self) -> Callable[[], float]:
+        """Replays a CUDA graph of the runs, so that nobody's host code is timed, and returns ms a run."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for _ in range(LAUNCHES):
+                self.engine.enqueue(self.stream.cuda_stream)
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+        def timed() -> float:
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            return float(start.elapsed_time(end)) / LAUNCHES
+
+        return timed
+
+
+def to_tensorrt(array: Array) -> Array:
+    """TensorRT 8 reads 64-bit integers as 32-bit ones."""
+    return np.ascontiguousarray(array.astype(np.int32) if array.dtype == np.int64 else array)
+
+
+def output_types(model: onnx.ModelProto) -> dict[str, torch.dtype]:
+    """Of the float outputs, all that these models have."""
+    types = {onnx.TensorProto.FLOAT16: torch.float16, onnx.TensorProto.FLOAT: torch.float32}
+    return {value.name: types[value.type.tensor_type.elem_type] for value in model.graph.output}
+
+
+def race_length(
+    trt8: Tensorrt8, models: Mapping[str, onnx.ModelProto], label: str, batch: int, length: int, protocol: Protocol
+) -> Row:
+    """Both engines at one length; a candidate that can't be built or run says why."""
+    original = next(model for name, model in models.items() if name != OURS)
+    feed = make_feed(original, batch, length)
+    profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
+    expected = fp32_outputs(original, feed, length)
+    figures: dict[str, Figure] = {}
+    runs: dict[str, Callable[[], float]] = {}
+    engines = []
+    for name, model in models.items():
+        try:
+            engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
+            engines.append(engine)
+            run = Run(engine, feed, output_types(original))
+            error = largest_error(run.once(), expected)
+            figures[name] = Figure(math.nan, error=error, peak_bytes=engine.device_bytes())
+            runs[name] = run.captured()
+        except (Tensorrt8Error, torch.cuda.OutOfMemoryError) as problem:
+            figures[name] = Figure(math.nan, note=" ".join(str(problem).split())[:300])
+    for name, time_ms in race(runs, protocol).items():
+        figures[name] = Figure(time_ms, error=figures[name].error, peak_bytes=figures[name].peak_bytes)
+    sizes = {"batch": batch, "length": length, "clocks": clocks()}
+    runs.clear()
+    for engine in engines:
+        engine.close()
+    torch.cuda.empty_cache()
+    return Row(f"{label}, B {batch}, S {length}", figures, sizes)
+
+
+def fp32_outputs(model: onnx.ModelProto, feed: Mapping[str, Array], length: int) -> dict[str, Array] | None:
+    """First and last row of the batch through the original in fp32; None where that is too long or can't be run."""
+    if length > LONGEST_REFERENCE:
+        return None
+    rows = {name: array[[0, -1]] for name, array in feed.items()}
+    rows = {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in rows.items()}
+    try:
+        return run_model(in_float32(model, None), rows)
+    except OrtflashError as problem:
+        typer.echo(f"no fp32 reference: {problem}")
+        return None
+
+
+def largest_error(outputs: Mapping[str, Array], expected: Mapping[str, Array] | None) -> float | None:
+    """Over all outputs, of the rows that were computed in fp32."""
+    if expected is None:
+        return None
+    differences = (np.abs(outputs[name][[0, -1]].astype(np.float64) - array) for name, array in expected.items())
+    return max(float(difference.max(initial=0.0)) for difference in differences)
+
+
+def describe(row: Row) -> str:
+    """One line for people."""
+    parts = [
+        f"{name} {figure.time_ms:.3f} ms, error {figure.error}, {(figure.peak_bytes or 0) / 2**20:.0f} MiB"
+        if figure.ran
+        else f"{name}: {figure.note}"
+        for name, figure in row.figures.items()
+    ]
+    ratio = "" if row.ratio is None else f"; {row.ratio:.2f}x"
+    return f"{row.case}: {'; '.join(parts)}{ratio}"
+
+
+def check_layers(trt8: Tensorrt8, model: onnx.ModelProto) -> None:
+    """Fails unless every fused node is a layer of a (small) engine of ours."""
+    feed = make_feed(model, 1, 64)
+    profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
+    engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
+    plugins = [layer for layer in engine.layers() if layer["LayerType"] == "PluginV2"]
+    engine.close()
+    assert len(plugins) == len(flash_calls(model)) > 0
+
+
+def main(
+    model: Annotated[str, typer.Argument(help="An ONNX file of opset 17 or older, or `attention`.")],
+    length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
+    tokens: Annotated[int, typer.Option(help="The batch is as large as makes this many tokens.")] = 8192,
+    repetitions: Annotated[int, typer.Option(help="Runs of each engine; the median counts.")] = 7,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the JSON.")] = Path("docs/benchmarks"),
+) -> None:
+    """Build, compare and time; the JSON is written after each length."""
+    folder = library_folder()
+    if folder is None:
+        raise typer.BadParameter("TRT8_LIB does not name a folder with libnvinfer.so.8")
+    original = plain_attention() if model == "attention" else onnx.load(model)
+    rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
+    label = Path(model).stem
+    protocol = Protocol(repetitions, 40.0)
+    sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph")
+    command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as work:
+        trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
+        peer = f"TensorRT {trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
+        machine = {**describe_machine("cuda"), "": f"{peer} without cuBLAS and cuDNN"}
+        check_layers(trt8, rewritten)
+        rows: list[Row] = []
+        for one in length or [128, 512, 2048]:
+            models = {OURS: rewritten, peer: original}
+            rows.append(race_length(trt8, models, label, max(1, tokens // one), one, protocol))
+            typer.echo(describe(rows[-1]))
+            Benchmark(f"trt8-{label}", command, machine, sentence, tuple(rows)).save(output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
