@@ -355,7 +355,7 @@ def _verifier(
         if inputs is None:
             feeds = generate_feeds(work.model, shapes=shapes, attempt=attempt)
         else:
-            feeds = [_given(work.model, inputs, shapes)]
+            feeds = [given_feed(work.model, inputs, shapes)]
         verifier = Verifier(work.model, feeds, work.folder, rewritten_folder=rewritten_folder)
         try:
             verifier.observe(edits)
@@ -367,7 +367,8 @@ def _verifier(
     raise OrtflashError(f"{failure};{way_out} leave verification out with --no-verify.")
 
 
-def _given(model: ModelProto, inputs: PathLike | Arrays, shapes: Mapping[str, Sequence[int]] | None) -> Feed:
+def given_feed(model: ModelProto, inputs: PathLike | Arrays, shapes: Mapping[str, Sequence[int]] | None) -> Feed:
+    """Arrays, or those of an .npz file, as inputs of the model; OrtflashError where they don't fit."""
     if shapes:
         raise OrtflashError("Give inputs or shapes, not both: given inputs have their shapes.")
     if isinstance(inputs, Mapping):

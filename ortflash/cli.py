@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import bench
-from .engine.command import build
+from .engine.command import Precision, Tensorrt, build
 from .errors import OrtflashError
 
 if TYPE_CHECKING:
@@ -186,21 +186,36 @@ def restore(
 @app.command()
 def verify(
     original: Annotated[Path, typer.Argument(help="The model before rewriting.", show_default=False)],
-    rewritten: Annotated[Path, typer.Argument(help="The model after it.", show_default=False)],
+    rewritten: Annotated[Path, typer.Argument(help="The model after it, or an engine.", show_default=False)],
+    backend: Annotated[
+        Literal["ort", "trt"],
+        typer.Option(help="trt: run a TensorRT engine on this machine's GPU."),
+    ] = "ort",
     inputs: Inputs = None,
     shape: Shapes = None,
+    precision: Precision = None,
+    tensorrt: Tensorrt = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Hold a rewritten model against its original: every fused site in float64, then all outputs.
 
-    Exit code 3: a site or an output differs.
+    With --backend trt, all outputs of an engine. Exit code 3: a site or an output differs.
     """
     from . import api, console
 
     with progress_bar() as progress:
-        result = api.verify(original, rewritten, inputs=inputs, shapes=_shapes(shape), progress=progress)
+        if backend == "trt":
+            from .engine.verify import verify_engine
+
+            result = verify_engine(
+                original, rewritten, inputs=inputs, shapes=_shapes(shape), precision=precision, flavour=tensorrt
+            )
+        else:
+            result = api.verify(original, rewritten, inputs=inputs, shapes=_shapes(shape), progress=progress)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
+    elif backend == "trt":
+        console.print_outputs(result)
     else:
         console.print_verification(result)
     raise typer.Exit(0 if result.passed else 3)

@@ -68,7 +68,7 @@ def print_rewrite(result: RewriteResult, *, dry_run: bool) -> None:
     console = _console()
     print_report(result.report)
     if result.verification is not None:
-        _print_outputs(console, result.verification)
+        print_outputs(result.verification)
     if result.output is not None:
         unchanged = "" if result.fused else ", unchanged"
         console.print(Text(f"Written: {result.output}{unchanged}"))
@@ -101,7 +101,19 @@ def print_verification(result: Verification) -> None:
             console.print(Text(check.sentence, style="red"))
     for note in result.notes:
         console.print(Text(note))
-    _print_outputs(console, result)
+    print_outputs(result)
+
+
+def print_outputs(result: Verification) -> None:
+    """One line an output of the whole model."""
+    console = _console()
+    for output in result.outputs:
+        comparison = output.comparison
+        if comparison.passed:
+            text = f"Output {output.output!r}: largest error {comparison.error:.1e}, {comparison.bound:.1e} is allowed."
+            console.print(Text(text))
+        else:
+            console.print(Text(f"Output {output.output!r} {comparison.problem}.", style="red"))
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -147,16 +159,6 @@ def _print_savings(console: Console, report: ModelReport) -> None:
     flops, scores = total([s.flops for s in sites]), total([s.scores_bytes for s in sites])
     if len(sites) > 1 and flops is not None and scores is not None:
         console.print(Text(f"In all {len(sites)}: {flops} operations, {scores} bytes of scores that are never stored."))
-
-
-def _print_outputs(console: Console, result: Verification) -> None:
-    for output in result.outputs:
-        comparison = output.comparison
-        if comparison.passed:
-            text = f"Output {output.output!r}: largest error {comparison.error:.1e}, {comparison.bound:.1e} is allowed."
-            console.print(Text(text))
-        else:
-            console.print(Text(f"Output {output.output!r} {comparison.problem}.", style="red"))
 
 
 def _console() -> Console:

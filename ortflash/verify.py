@@ -186,8 +186,8 @@ class Verifier:
             reordered = run_model(self.original, feed, self._outputs, folder=self.folder, optimise=False)
             actual = run_model(rewritten, feed, self._outputs, folder=self.rewritten_folder or self.folder)
             for name in self._outputs:
-                found = _compare_outputs(actual[name], reordered[name], observed[name], floor)
-                if name not in worst or _margin(found) > _margin(worst[name]):
+                found = compare_outputs(actual[name], reordered[name], observed[name], floor)
+                if name not in worst or margin(found) > margin(worst[name]):
                     worst[name] = found
         return [OutputCheck(name, comparison) for name, comparison in worst.items()]
 
@@ -216,7 +216,7 @@ class Verifier:
                 raise
             self._in_float32 = True
             self.original = in_float32(self.original, self.folder)
-            self.feeds = [{name: _as_float32(array) for name, array in feed.items()} for feed in self.feeds]
+            self.feeds = [{name: as_float32(array) for name, array in feed.items()} for feed in self.feeds]
             self.__post_init__()
             self.observe(edits)
 
@@ -459,16 +459,18 @@ def float_types(model: ModelProto) -> set[int]:
     return found & WHOLE_MODEL_FLOOR.keys()
 
 
-def _compare_outputs(
+def compare_outputs(
     actual: npt.NDArray[Any], reordered: npt.NDArray[Any], observed: npt.NDArray[Any], floor: float
 ) -> Comparison:
+    """One output of a whole model, held against the original's ``observed``; ``reordered`` says what rounding does."""
     if not _is_float(observed):
         same = actual.shape == observed.shape and np.array_equal(actual, observed)
         return Comparison(0.0, 0.0, (), 0, 0, "" if same else "differs from the original's")
     return compare(actual, reordered, observed.astype(np.float64), relative_floor=floor, nan_is_open=True)
 
 
-def _margin(comparison: Comparison) -> float:
+def margin(comparison: Comparison) -> float:
+    """Error in units of what is allowed."""
     return comparison.error / comparison.bound if comparison.bound else comparison.error
 
 
@@ -505,7 +507,7 @@ def _levels(scope: Scope) -> list[Scope]:
     return levels
 
 
-def _as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """fp16 and bf16 widened; everything else as it is."""
     return array.astype(np.float32) if _is_float(array) and array.dtype.itemsize < 4 else array
 

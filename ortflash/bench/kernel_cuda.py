@@ -44,7 +44,7 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
             output = calls[0]()
             torch.cuda.synchronize()
             figures[name] = Figure(math.nan, error=_error(shape, output, expected))
-            runs[name] = _captured(calls, _launches(shape))
+            runs[name] = captured(calls, _launches(shape))
         except (RuntimeError, core.CoreError, NotImplementedError) as error:
             figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
     for name, time_ms in race(runs, protocol).items():
@@ -114,7 +114,7 @@ def _error(shape: Shape, output: Any, expected: dict[int, Any]) -> float:
     return max(float((output[index, index].float() - values).abs().max()) for index, values in expected.items())
 
 
-def _captured(calls: list[Callable[[], Any]], launches: int) -> Callable[[], float]:
+def captured(calls: list[Callable[[], Any]], launches: int) -> Callable[[], float]:
     """A candidate that replays ``launches`` calls, taking turns over ``calls``, and returns ms a call."""
     import torch
 
@@ -127,7 +127,7 @@ def _captured(calls: list[Callable[[], Any]], launches: int) -> Callable[[], flo
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     start, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         next(turns)()
         start.record()
         for _ in range(launches):

@@ -111,19 +111,19 @@ def build_engine(
     proto, rewritten = _fused_model(path, verify=verify, progress=progress)
     profile = make_profile(proto, shapes or {})
     trt = load_trt_plugin(import_tensorrt("rtx" if compute_capabilities and flavour == "auto" else flavour))
-    log = _logger(trt)
+    log = logger_of(trt)
     log.messages.clear()
     started = time.monotonic()
     try:
         builder = trt.Builder(log)
     except TypeError:  # what its Python makes of a null pointer
-        raise OrtflashError(f"{name_of(trt)} can't build on this machine; its log says: {_errors(log)}") from None
+        raise OrtflashError(f"{name_of(trt)} can't build on this machine; its log says: {error_lines(log)}") from None
     network = _network(trt, builder, precision)
     parser = trt.OnnxParser(network, log)
     data = prepare(proto, int32_masks=_is_old(trt)).SerializeToString()
     if not parser.parse(data, str(path)):
         problems = "; ".join(str(parser.get_error(i).desc()) for i in range(parser.num_errors))
-        raise OrtflashError(f"{name_of(trt)} does not parse {path.name}; its log says: {_errors(log) or problems}")
+        raise OrtflashError(f"{name_of(trt)} does not parse {path.name}; its log says: {error_lines(log) or problems}")
     config = builder.create_builder_config()
     _set_precision(trt, config, proto, precision)
     _configure(trt, config, workspace_bytes, optimization_level)
@@ -136,7 +136,7 @@ def build_engine(
     with _timing_cache(trt, config, timing_cache):
         plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise OrtflashError(f"{name_of(trt)} builds no engine of {path.name}; its log says: {_errors(log)}")
+        raise OrtflashError(f"{name_of(trt)} builds no engine of {path.name}; its log says: {error_lines(log)}")
     contents = bytes(plan)
     _write(Path(output), contents)
     found = layers.read_layers(text for _, text in log.messages)
@@ -176,7 +176,7 @@ def _is_old(trt: ModuleType) -> bool:
 
 
 @functools.cache
-def _logger(trt: ModuleType) -> Any:
+def logger_of(trt: ModuleType) -> Any:
     """The one logger of this process: it keeps what it hears, as (severity's name, text), in ``messages``.
 
     TensorRT goes on using the logger that it was first given, whatever it is given later, so there is only one here and
@@ -194,7 +194,7 @@ def _logger(trt: ModuleType) -> Any:
     return Logger()
 
 
-def _errors(log: Any) -> str:
+def error_lines(log: Any) -> str:
     """The errors of a log in one line: ours, where there are any, since TensorRT's own only follow from them."""
     errors = [" ".join(text.split()) for severity, text in log.messages if severity.endswith("ERROR")]
     own = [text for text in errors if text.startswith("FlashAttention")]

@@ -10,6 +10,13 @@ import typer
 if TYPE_CHECKING:
     from .build import EngineResult
 
+Precision = Annotated[
+    Literal["fp16", "bf16"] | None, typer.Option(help="What TensorRT 8 or 10 may lower a float32 model to.")
+]
+Tensorrt = Annotated[
+    Literal["auto", "tensorrt", "rtx"], typer.Option(help="Which TensorRT; auto takes the first that is installed.")
+]
+
 
 def build(
     model: Annotated[Path, typer.Argument(help="An ONNX file, rewritten or not.", show_default=False)],
@@ -20,9 +27,7 @@ def build(
         list[str] | None,
         typer.Option(help="Sizes of an input with open dimensions. Again for more.", metavar="INPUT:1x1:4x128:8x512"),
     ] = None,
-    precision: Annotated[
-        Literal["fp16", "bf16"] | None, typer.Option(help="Let TensorRT 8 or 10 lower a float32 model.")
-    ] = None,
+    precision: Precision = None,
     compute_capability: Annotated[
         list[str] | None,
         typer.Option(help="GPU to build for, such as 8.9; needs none here (TensorRT-RTX). Again for more."),
@@ -35,9 +40,7 @@ def build(
     ] = None,
     workspace_mib: Annotated[int | None, typer.Option(help="The most scratch memory of one layer.")] = None,
     optimization_level: Annotated[int | None, typer.Option(help="TensorRT's, 0 to 5.", min=0, max=5)] = None,
-    tensorrt: Annotated[
-        Literal["auto", "tensorrt", "rtx"], typer.Option(help="Which TensorRT; auto takes the first that is installed.")
-    ] = "auto",
+    tensorrt: Tensorrt = "auto",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't run original and rewritten model.")] = False,
 ) -> None:
     """Build a TensorRT engine with the fused attention in it, from a model that was rewritten or gets it now.

@@ -21,10 +21,13 @@ from corpus import find_corpus
 from device import Buffer
 
 import ortflash
+from ortflash.engine.device import Device
+from ortflash.engine.execution import TensorrtEngine
 from ortflash.engine.prepare import prepare
 from ortflash.engine.profiles import Range
 from ortflash.engine.runtime import get_trt_plugin_path
-from ortflash.errors import LibraryError
+from ortflash.engine.verify import compare_engine
+from ortflash.errors import LibraryError, OrtflashError
 from ortflash.graph_tools.rewrite import flash_calls
 from ortflash.inputs import generate_feeds, input_specs
 from ortflash.runner import run_model
@@ -32,7 +35,7 @@ from ortflash.runner import run_model
 sys.path.append(str(Path(__file__).resolve().parents[1] / "trt"))
 
 from attention import attention_feed, plain_attention, reference
-from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
+from trt8 import AsPython, Engine, Tensorrt8, Tensorrt8Error, library_folder
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -149,6 +152,32 @@ def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, 
         error, bound = (float(np.abs(one[name] - exact)[finite].max(initial=0.0)) for one in (actual, own))
         floor = (2e-3 if half else 5e-4) * float(np.abs(exact[finite]).max(initial=0.0))
         assert error <= 2 * bound + floor, f"{name}: ours is off by {error:.3g}, TensorRT's own by {bound:.3g}"
+
+
+# ------------------------------------------------------------------------------------- ortflash verify --backend trt
+def test_verification_of_an_engine_on_the_gpu(trt8: Tensorrt8) -> None:
+    """Device memory, one run and the comparison are those of `ortflash verify`; only TensorRT's Python is played."""
+    original = onnx.load(TESTS.parent / "models" / "sdunet-ts-eager-op17.onnx")
+    rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
+    profile = ranges_of(original, generate_feeds(original)[0])
+    device = Device()
+    with trt8.load(trt8.build(rewritten.SerializeToString(), profile)) as engine:
+        result = compare_engine(original, TensorrtEngine(AsPython(engine), device))
+        assert result.passed
+        assert len(result.outputs) == len(original.graph.output)
+        assert result.largest_error > 0
+        with pytest.raises(OrtflashError, match=r"the engine was built for \(3,"):
+            compare_engine(original, TensorrtEngine(AsPython(engine), device), shapes={"sample": (2, 4, 16, 16)})
+
+
+def test_verification_finds_an_engine_that_computes_something_else(trt8: Tensorrt8) -> None:
+    original = plain_attention()
+    rewritten = ortflash.rewrite(original, verify=False).model
+    next(a for a in flash_calls(rewritten)[0].attribute if a.name == "scale").f = 0.25
+    feed = attention_feed(99)
+    with trt8.load(trt8.build(prepare(rewritten).SerializeToString(), profile_of(feed))) as engine:
+        result = compare_engine(original, TensorrtEngine(AsPython(engine), Device()), inputs=feed)
+    assert not result.passed
 
 
 # ---------------------------------------------------------------------------------------------------- attention alone

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import onnx
@@ -26,6 +26,7 @@ from attention import Array, plain_attention
 from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
 
 import ortflash
+from ortflash.bench.kernel_cuda import captured
 from ortflash.bench.machine import clocks, describe_machine
 from ortflash.bench.race import Protocol, race
 from ortflash.bench.results import OURS, Benchmark, Figure, Row
@@ -38,8 +39,8 @@ from ortflash.inputs import generate_feeds, input_specs
 from ortflash.runner import run_model
 from ortflash.widen import in_float32
 
-LAUNCHES = 2
-"""Runs in one timed graph."""
+LAUNCHES = 3
+"""Timed runs in one graph."""
 LONGEST_REFERENCE = 8192
 """The unfused fp32 run of a longer sequence takes minutes."""
 
@@ -60,7 +61,6 @@ class Run:
 
     def __init__(self, engine: Engine, feed: Mapping[str, Array], outputs: Mapping[str, torch.dtype]) -> None:
         self.engine = engine
-        self.stream = torch.cuda.Stream()
         self.inputs = {name: torch.from_numpy(to_tensorrt(array)).cuda() for name, array in feed.items()}
         for name, tensor in self.inputs.items():
             engine.bind(name, tensor.data_ptr(), tuple(tensor.shape))
@@ -74,26 +74,13 @@ class Run:
 
     def once(self) -> dict[str, Array]:
         """The outputs of one run."""
-        self.engine.enqueue(self.stream.cuda_stream)
-        self.stream.synchronize()
+        self.enqueue()
+        torch.cuda.synchronize()
         return {name: tensor.cpu().numpy() for name, tensor in self.outputs.items()}
 
-    def captured(self) -> Callable[[], float]:
-        """Replays a CUDA graph of the runs, so that nobody's host code is timed, and returns ms a run."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            for _ in range(LAUNCHES):
-                self.engine.enqueue(self.stream.cuda_stream)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-
-        def timed() -> float:
-            start.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            return float(start.elapsed_time(end)) / LAUNCHES
-
-        return timed
+    def enqueue(self) -> None:
+        """On PyTorch's current stream."""
+        self.engine.enqueue(torch.cuda.current_stream().cuda_stream)
 
 
 def to_tensorrt(array: Array) -> Array:
@@ -117,7 +104,7 @@ def race_length(
     expected = fp32_outputs(original, feed, length)
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
-    engines = []
+    engines: list[Engine] = []
     for name, model in models.items():
         try:
             engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
@@ -125,7 +112,7 @@ def race_length(
             run = Run(engine, feed, output_types(original))
             error = largest_error(run.once(), expected)
             figures[name] = Figure(math.nan, error=error, peak_bytes=engine.device_bytes())
-            runs[name] = run.captured()
+            runs[name] = captured([run.enqueue], LAUNCHES)
         except (Tensorrt8Error, torch.cuda.OutOfMemoryError) as problem:
             figures[name] = Figure(math.nan, note=" ".join(str(problem).split())[:300])
     for name, time_ms in race(runs, protocol).items():
@@ -196,7 +183,7 @@ def main(
     rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
     label = Path(model).stem
     protocol = Protocol(repetitions, 40.0)
-    sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph")
+    sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph, after one that isn't timed,")
     command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as work:
         trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))

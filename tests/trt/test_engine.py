@@ -258,11 +258,11 @@ def test_progress_is_told(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- plugin and function
 def parse(rtx: ModuleType, model: onnx.ModelProto) -> tuple[list[Any], str]:
     """Kinds of the layers of the network, and the log."""
-    log = engine_build._logger(rtx)
+    log = engine_build.logger_of(rtx)
     builder = rtx.Builder(log)
     network = engine_build._network(rtx, builder, None)
     parser = rtx.OnnxParser(network, log)
-    assert parser.parse(model.SerializeToString()), engine_build._errors(log)
+    assert parser.parse(model.SerializeToString()), engine_build.error_lines(log)
     return [network.get_layer(i).type for i in range(network.num_layers)], str(log.messages)
 
 
@@ -283,7 +283,7 @@ import sys
 sys.path.append(sys.argv[1])
 from ortflash.engine import build, runtime
 trt = runtime.import_tensorrt("rtx")
-log = build._logger(trt)
+log = build.logger_of(trt)
 builder = trt.Builder(log)
 network = build._network(trt, builder, None)
 parser = trt.OnnxParser(network, log)

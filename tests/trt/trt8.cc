@@ -45,6 +45,13 @@ BareLogger& logger() {
   return logger;
 }
 
+DriverTensor from_dims(const Dims& dims) {
+  DriverTensor tensor = {};
+  tensor.rank = dims.nbDims;
+  for (int32_t i = 0; i < dims.nbDims; ++i) tensor.dims[i] = dims.d[i];
+  return tensor;
+}
+
 void* create(const char* function) {
   const auto make = reinterpret_cast<void* (*)(void*, int32_t)>(dlsym(libraries.infer, function));
   return make(&logger(), slots::kTensorRTVersion);
@@ -154,6 +161,26 @@ DRIVER_EXPORT const char* trt8_layers(void* engine) {
 DRIVER_EXPORT size_t trt8_device_bytes(void* engine) { return call<size_t>(engine, slots::kEngineDeviceMemory); }
 DRIVER_EXPORT void* trt8_context(void* engine) { return call<void*>(engine, slots::kEngineCreateContext); }
 
+// Inputs and outputs: how many, their names, and of each its type and shape, whether it is an input, whether it lies on
+// the host, and for an input a shape of the first profile (0 the least, 1 the typical, 2 the largest).
+DRIVER_EXPORT int32_t trt8_tensor_count(void* engine) { return call<int32_t>(engine, slots::kEngineGetNbIOTensors); }
+DRIVER_EXPORT const char* trt8_tensor_name(void* engine, int32_t index) {
+  return call<const char*>(engine, slots::kEngineGetIOTensorName, index);
+}
+DRIVER_EXPORT void trt8_tensor(void* engine, const char* name, DriverTensor* tensor) {
+  *tensor = from_dims(call<Dims>(engine, slots::kEngineGetTensorShape, name));
+  tensor->type = call<int32_t>(engine, slots::kEngineGetTensorDataType, name);
+}
+DRIVER_EXPORT int32_t trt8_is_input(void* engine, const char* name) {
+  return call<int32_t>(engine, slots::kEngineGetTensorIOMode, name) == slots::kInput;
+}
+DRIVER_EXPORT int32_t trt8_is_on_host(void* engine, const char* name) {
+  return call<bool>(engine, slots::kEngineIsShapeInferenceIO, name);
+}
+DRIVER_EXPORT void trt8_profile_shape(void* engine, const char* name, int32_t select, DriverTensor* shape) {
+  *shape = from_dims(call<Dims>(engine, slots::kEngineGetProfileShape, name, int32_t{0}, select));
+}
+
 DRIVER_EXPORT int32_t trt8_set_shape(void* context, const char* name, const DriverTensor* shape) {
   const Dims dims = to_dims(*shape);
   return call<bool>(context, slots::kContextSetInputShape, name, &dims) ? 0 : -1;
@@ -162,9 +189,7 @@ DRIVER_EXPORT int32_t trt8_set_address(void* context, const char* name, void* da
   return call<bool>(context, slots::kContextSetTensorAddress, name, data) ? 0 : -1;
 }
 DRIVER_EXPORT void trt8_shape(void* context, const char* name, DriverTensor* shape) {
-  const Dims dims = call<Dims>(context, slots::kContextGetTensorShape, name);
-  shape->rank = dims.nbDims;
-  for (int32_t i = 0; i < dims.nbDims; ++i) shape->dims[i] = dims.d[i];
+  *shape = from_dims(call<Dims>(context, slots::kContextGetTensorShape, name));
 }
 DRIVER_EXPORT int32_t trt8_enqueue(void* context, void* stream) {
   return call<bool>(context, slots::kContextEnqueue, stream) ? 0 : -1;

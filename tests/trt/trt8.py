@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Tensorrt8:
             getattr(self._c, f"trt8_{name}").restype = ctypes.c_void_p
         for name in ("plan_bytes", "device_bytes"):
             getattr(self._c, f"trt8_{name}").restype = ctypes.c_size_t
-        self._c.trt8_layers.restype = self._c.driver_log.restype = ctypes.c_char_p
+        for name in ("trt8_layers", "trt8_tensor_name", "driver_log"):
+            getattr(self._c, name).restype = ctypes.c_char_p
         soname = "libnvinfer_plugin.so.8"
         standin = compile_library("nvinfer_plugin_standin.cc", work / soname, "-Wl,-soname," + soname, major=8)
         infer, parser = (str(folder / f"lib{name}.so.8").encode() for name in ("nvinfer", "nvonnxparser"))
@@ -106,6 +108,12 @@ class Engine:
             raise Tensorrt8Error(tensorrt.errors())
         self._context = ctypes.c_void_p(context)
 
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Once."""
         self._c.trt8_destroy(self._context)
@@ -138,3 +146,69 @@ class Engine:
         """Raises Tensorrt8Error."""
         if self._c.trt8_enqueue(self._context, ctypes.c_void_p(stream)) != 0:
             raise Tensorrt8Error(self._tensorrt.errors())
+
+
+@dataclass(frozen=True)
+class Named:
+    """In the place of an enumerator of TensorRT's Python package."""
+
+    name: str
+
+
+class AsPython:
+    """An engine, and its context, under the names that TensorRT's Python package gives an ``ICudaEngine``."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._c, self._handle = engine._c, engine._handle
+        self.num_io_tensors = int(self._c.trt8_tensor_count(self._handle))
+
+    def create_execution_context(self) -> AsPython:
+        """The engine's only one."""
+        return self
+
+    def get_tensor_name(self, index: int) -> str:
+        """Of an input or an output."""
+        name: bytes = self._c.trt8_tensor_name(self._handle, index)
+        return name.decode()
+
+    def get_tensor_mode(self, name: str) -> Named:
+        """INPUT or OUTPUT."""
+        return Named("INPUT" if self._c.trt8_is_input(self._handle, name.encode()) else "OUTPUT")
+
+    def is_shape_inference_io(self, name: str) -> bool:
+        """Whether it lies on the host."""
+        return bool(self._c.trt8_is_on_host(self._handle, name.encode()))
+
+    def get_tensor_dtype(self, name: str) -> Named:
+        """FLOAT, HALF, ..."""
+        made = _Tensor()
+        self._c.trt8_tensor(self._handle, name.encode(), ctypes.byref(made))
+        return Named(("FLOAT", "HALF", "INT8", "INT32", "BOOL", "UINT8", "FP8")[made.type])
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        """In the context, which knows sizes that the engine leaves open (-1) once all inputs have theirs."""
+        return self._engine.shape(name)
+
+    def get_tensor_profile_shape(self, name: str, profile: int) -> list[tuple[int, ...]]:
+        """Least, typical and largest; of the first profile, which is the only one here."""
+        assert profile == 0
+        shapes = []
+        for select in range(3):
+            made = _Tensor()
+            self._c.trt8_profile_shape(self._handle, name.encode(), select, ctypes.byref(made))
+            shapes.append(tuple(made.dims[: made.rank]))
+        return shapes
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        """False where it is outside the profile."""
+        (given,) = _tensors([Tensor(0, shape)])
+        return int(self._c.trt8_set_shape(self._engine._context, name.encode(), ctypes.byref(given))) == 0
+
+    def set_tensor_address(self, name: str, pointer: int) -> None:
+        """Device memory of an input or an output."""
+        self._c.trt8_set_address(self._engine._context, name.encode(), ctypes.c_void_p(pointer))
+
+    def execute_async_v3(self, stream: int) -> bool:
+        """Enqueue one run."""
+        return int(self._c.trt8_enqueue(self._engine._context, ctypes.c_void_p(stream))) == 0

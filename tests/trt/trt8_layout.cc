@@ -58,6 +58,13 @@ int main() {
   SLOT(apiv::VCudaEngine, createExecutionContext, kEngineCreateContext);
   SLOT(apiv::VCudaEngine, getDeviceMemorySize, kEngineDeviceMemory);
   SLOT(apiv::VCudaEngine, createEngineInspector, kEngineCreateInspector);
+  SLOT(apiv::VCudaEngine, getTensorShape, kEngineGetTensorShape);
+  SLOT(apiv::VCudaEngine, getTensorDataType, kEngineGetTensorDataType);
+  SLOT(apiv::VCudaEngine, isShapeInferenceIO, kEngineIsShapeInferenceIO);
+  SLOT(apiv::VCudaEngine, getTensorIOMode, kEngineGetTensorIOMode);
+  SLOT(apiv::VCudaEngine, getProfileShape, kEngineGetProfileShape);
+  SLOT(apiv::VCudaEngine, getNbIOTensors, kEngineGetNbIOTensors);
+  SLOT(apiv::VCudaEngine, getIOTensorName, kEngineGetIOTensorName);
   SLOT(apiv::VEngineInspector, getEngineInformation, kInspectorGetEngineInformation);
   SLOT(apiv::VExecutionContext, setInputShape, kContextSetInputShape);
   SLOT(apiv::VExecutionContext, getTensorShape, kContextGetTensorShape);
@@ -71,5 +78,6 @@ int main() {
   VALUE(MemoryPoolType::kWORKSPACE, kWorkspace);
   VALUE(ProfilingVerbosity::kDETAILED, kDetailed);
   VALUE(LayerInformationFormat::kJSON, kJson);
+  VALUE(TensorIOMode::kINPUT, kInput);
   return differences;
 }

@@ -14,6 +14,7 @@ inline constexpr int kFp16 = 0;           // BuilderFlag
 inline constexpr int kWorkspace = 0;      // MemoryPoolType
 inline constexpr int kDetailed = 2;       // ProfilingVerbosity
 inline constexpr int kJson = 1;           // LayerInformationFormat
+inline constexpr int kInput = 1;          // TensorIOMode
 
 // NvInferImpl.h: virtual functions of the interfaces in namespace apiv; the destructor has 0 and 1.
 inline constexpr int kBuilderCreateConfig = 9;
@@ -36,6 +37,13 @@ inline constexpr int kRuntimeDeserialize = 2;
 inline constexpr int kEngineCreateContext = 11;
 inline constexpr int kEngineDeviceMemory = 14;
 inline constexpr int kEngineCreateInspector = 33;
+inline constexpr int kEngineGetTensorShape = 34;
+inline constexpr int kEngineGetTensorDataType = 35;
+inline constexpr int kEngineIsShapeInferenceIO = 37;
+inline constexpr int kEngineGetTensorIOMode = 38;
+inline constexpr int kEngineGetProfileShape = 44;
+inline constexpr int kEngineGetNbIOTensors = 45;
+inline constexpr int kEngineGetIOTensorName = 46;
 inline constexpr int kInspectorGetEngineInformation = 5;
 inline constexpr int kContextSetInputShape = 29;
 inline constexpr int kContextGetTensorShape = 30;
