@@ -92,7 +92,55 @@ class Params(ctypes.Structure):
         ("block_mask_strides", _Strides),
         ("key_lengths_stride", ctypes.c_int64),
         ("sinks_stride", ctypes.c_int64),
+        ("dropout_seed", ctypes.c_void_p),
+        ("dropout_p", ctypes.c_float),
+        ("reserved", ctypes.c_int32),
     )
+
+
+class GradParams(ctypes.Structure):
+    """``OrtflashGradParams`` of c_api.h; made by :func:`make_grad_params`."""
+
+    _fields_ = (
+        ("struct_bytes", ctypes.c_uint64),
+        ("deterministic", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("forward", Params),
+        ("d_output", ctypes.c_void_p),
+        ("d_query", ctypes.c_void_p),
+        ("d_key", ctypes.c_void_p),
+        ("d_value", ctypes.c_void_p),
+        ("d_attn_bias", ctypes.c_void_p),
+        ("d_sinks", ctypes.c_void_p),
+        ("d_output_strides", _Strides),
+        ("d_query_strides", _Strides),
+        ("d_key_strides", _Strides),
+        ("d_value_strides", _Strides),
+        ("d_bias_strides", _Strides),
+    )
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Names of the C functions for one kind of call, without ``ortflash_``."""
+
+    supports: str
+    workspace_size: str
+    run: str
+    describe: str
+    implementations: str
+
+
+_ENTRIES: dict[type[ctypes.Structure], _Entries] = {
+    Params: _Entries("supports", "workspace_size", "forward", "describe", "implementations"),
+    GradParams: _Entries(
+        "supports_backward",
+        "backward_workspace_size",
+        "backward",
+        "describe_backward",
+        "backward_implementations",
+    ),
+}
 
 
 class _Execution(ctypes.Structure):
@@ -156,13 +204,15 @@ def make_params(
     softcap: float = 0.0,
     mask_fill: float = -math.inf,
     block_size: int = 128,
+    dropout_p: float = 0.0,
     precise: bool = False,
 ) -> Params:
     """Translate views and the operator's attributes to the C struct.
 
     Args:
         tensors: ``query``, ``key``, ``value``, ``output`` in 4-D (B,N,S,D) or 3-D (B,S,N*D) layout, and any of
-            ``attn_bias``, ``attn_mask``, ``key_lengths``, ``block_mask``, ``sinks``, ``softmax_lse``.
+            ``attn_bias``, ``attn_mask``, ``key_lengths``, ``block_mask``, ``sinks``, ``dropout_seed``,
+            ``softmax_lse``.
         num_heads: Query heads; needed for 3-D tensors.
         kv_num_heads: Key/value heads; needed for 3-D tensors.
         scale: Factor on query @ key^T; 0 = 1/sqrt(D).
@@ -173,6 +223,7 @@ def make_params(
         softcap: 0 = off.
         mask_fill: The score that a False in ``attn_mask`` leaves.
         block_size: Rows and columns of one element of ``block_mask``.
+        dropout_p: Rate at which weights are dropped, by ``dropout_seed`` (2,) int64; 0 = off.
         precise: fp32-accurate products on tensor cores instead of TF32.
 
     Raises:
@@ -217,6 +268,7 @@ def make_params(
         window_left=window_left,
         window_right=window_right,
         block_size=block_size,
+        dropout_p=dropout_p,
         query=query.pointer,
         key=key.pointer,
         value=value.pointer,
@@ -245,6 +297,10 @@ def make_params(
     if (sinks := tensors.get("sinks")) is not None:
         params.sinks = _checked("sinks", sinks, "float32").pointer
         params.sinks_stride = _vector_stride("sinks", sinks, heads)
+    if (seed := tensors.get("dropout_seed")) is not None:
+        if seed.shape != (2,):
+            raise CoreError(f"dropout_seed {list(seed.shape)} must be [2]: the seed and the offset.")
+        params.dropout_seed = _checked("dropout_seed", seed, "int64").pointer
     if (lse := tensors.get("softmax_lse")) is not None:
         expected = TensorView.contiguous(lse.pointer, "float32", (batch, heads, q_len))
         if lse.dtype != expected.dtype or lse.shape != expected.shape or lse.strides != expected.strides:
@@ -252,6 +308,48 @@ def make_params(
                             f"{list(expected.shape)}.")  # fmt: skip
         params.softmax_lse = lse.pointer
     return params
+
+
+def make_grad_params(
+    tensors: Mapping[str, TensorView], *, deterministic: bool = False, **attributes: Any
+) -> GradParams:
+    """Translate a call's gradients to the C struct.
+
+    Args:
+        tensors: The forward's, with ``output`` and ``softmax_lse``; ``d_output`` like ``output``; ``d_query``,
+            ``d_key`` and ``d_value``, which are written, like the inputs that they belong to; and, where they are
+            asked for, ``d_attn_bias`` and ``d_sinks``, likewise.
+        deterministic: The same bits every time, also on a GPU.
+        **attributes: The forward's (:func:`make_params`).
+
+    Raises:
+        CoreError: Shapes or types that don't belong together, with the tensor's name and both shapes.
+    """
+    forward = make_params(tensors, **attributes)
+    params = GradParams(struct_bytes=ctypes.sizeof(GradParams), deterministic=int(deterministic), forward=forward)
+    heads = {"query": "num_heads", "output": "num_heads", "key": "kv_num_heads", "value": "kv_num_heads"}
+    for name, of in (("d_output", "output"), ("d_query", "query"), ("d_key", "key"), ("d_value", "value")):
+        view = _like(name, tensors[name], of, tensors[of])
+        split = _as_heads(name, view, int(getattr(forward, heads[of])))
+        setattr(params, name, split.pointer)
+        setattr(params, f"{name}_strides", _Strides(*split.strides))
+    if (bias := tensors.get("d_attn_bias")) is not None:
+        _like("d_attn_bias", bias, "attn_bias", tensors["attn_bias"])
+        params.d_attn_bias = bias.pointer
+        full = (forward.batch, forward.num_heads, forward.q_len, forward.kv_len)
+        params.d_bias_strides = _broadcast("d_attn_bias", bias, full)
+    if (sinks := tensors.get("d_sinks")) is not None:
+        params.d_sinks = _like("d_sinks", sinks, "sinks", tensors["sinks"]).pointer
+    return params
+
+
+def _like(name: str, view: TensorView, of: str, other: TensorView) -> TensorView:
+    """``view``, which must have the other's shape and type."""
+    if view.shape != other.shape or view.dtype != other.dtype:
+        raise CoreError(
+            f"{name} is {view.dtype} {list(view.shape)}; it must be {other.dtype} {list(other.shape)} like {of}."
+        )
+    return view
 
 
 def _as_heads(name: str, view: TensorView, heads: int) -> TensorView:
@@ -309,15 +407,17 @@ class CoreLibrary:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
             raise CoreError(f"{path} can't be loaded: {error}.") from error
-        params, execution = ctypes.POINTER(Params), ctypes.POINTER(_Execution)
         name, text, capacity = ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
-        self._library.ortflash_supports.argtypes = [params, ctypes.c_int32, name, text, capacity]
-        self._library.ortflash_forward.argtypes = [params, execution, name, text, capacity]
-        self._library.ortflash_describe.argtypes = [params, execution, name, text, capacity]
-        self._library.ortflash_workspace_size.argtypes = [params, execution, ctypes.c_char_p]
-        self._library.ortflash_workspace_size.restype = ctypes.c_size_t
-        self._library.ortflash_implementations.argtypes = [ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t]
-        self._library.ortflash_implementations.restype = None
+        execution = ctypes.POINTER(_Execution)
+        for struct, entries in _ENTRIES.items():
+            params = ctypes.POINTER(struct)
+            self._entry(entries.supports).argtypes = [params, ctypes.c_int32, name, text, capacity]
+            self._entry(entries.run).argtypes = [params, execution, name, text, capacity]
+            self._entry(entries.describe).argtypes = [params, execution, name, text, capacity]
+            self._entry(entries.workspace_size).argtypes = [params, execution, name]
+            self._entry(entries.workspace_size).restype = ctypes.c_size_t
+            self._entry(entries.implementations).argtypes = [ctypes.c_int32, text, capacity]
+            self._entry(entries.implementations).restype = None
         self._library.ortflash_build_info.argtypes = []
         self._library.ortflash_build_info.restype = ctypes.c_char_p
 
@@ -326,13 +426,17 @@ class CoreLibrary:
         info: bytes = self._library.ortflash_build_info()
         return dict(pair.split("=", 1) for pair in info.decode().split("; "))
 
-    def implementations(self, device: Device = "cpu") -> list[str]:
-        """Names of the implementations that this machine can run, the preferred one first."""
+    def _entry(self, name: str) -> Any:
+        return getattr(self._library, f"ortflash_{name}")
+
+    def implementations(self, device: Device = "cpu", *, backward: bool = False) -> list[str]:
+        """Names of the implementations (of the gradients) that this machine can run, the preferred one first."""
         names = ctypes.create_string_buffer(1024)
-        self._library.ortflash_implementations(_DEVICES[device], names, len(names))
+        entries = _ENTRIES[GradParams if backward else Params]
+        self._entry(entries.implementations)(_DEVICES[device], names, len(names))
         return [name for name in names.value.decode().split(",") if name]
 
-    def supports(self, params: Params, device: Device = "cpu", implementation: str = "") -> None:
+    def supports(self, params: Params | GradParams, device: Device = "cpu", implementation: str = "") -> None:
         """Return where the call is taken.
 
         Raises:
@@ -340,26 +444,27 @@ class CoreLibrary:
             CoreError: The call is invalid.
         """
         message = ctypes.create_string_buffer(512)
-        code = self._library.ortflash_supports(params, _DEVICES[device], implementation.encode(), message, len(message))
+        supports = self._entry(_ENTRIES[type(params)].supports)
+        code = supports(params, _DEVICES[device], implementation.encode(), message, len(message))
         _raise_unless_ok(code, message)
 
-    def describe(self, params: Params, device: Device = "cpu", implementation: str = "") -> str:
+    def describe(self, params: Params | GradParams, device: Device = "cpu", implementation: str = "") -> str:
         """Name of the implementation, and its tile, that would run."""
         message = ctypes.create_string_buffer(512)
-        code = self._library.ortflash_describe(
-            params, _execution(device), implementation.encode(), message, len(message)
-        )
+        describe = self._entry(_ENTRIES[type(params)].describe)
+        code = describe(params, _execution(device), implementation.encode(), message, len(message))
         _raise_unless_ok(code, message)
         return message.value.decode()
 
     def workspace_size(
-        self, params: Params, device: Device = "cpu", *, threads: int = 1, implementation: str = ""
+        self, params: Params | GradParams, device: Device = "cpu", *, threads: int = 1, implementation: str = ""
     ) -> int:
-        """Bytes of workspace that :meth:`forward` wants."""
+        """Bytes of workspace that :meth:`forward` or :meth:`backward` wants."""
         execution = _execution(device)
         if threads > 1:
             execution.threads, execution.run = threads, _Run(_run_in_this_thread)
-        return int(self._library.ortflash_workspace_size(params, execution, implementation.encode()))
+        workspace_size = self._entry(_ENTRIES[type(params)].workspace_size)
+        return int(workspace_size(params, execution, implementation.encode()))
 
     def forward(
         self,
@@ -384,11 +489,27 @@ class CoreLibrary:
         Raises:
             CoreError: The call was refused or failed.
         """
+        self._run(params, _execution(device, workspace=workspace, stream=stream), threads, implementation)
+
+    def backward(
+        self,
+        params: GradParams,
+        device: Device = "cpu",
+        *,
+        workspace: int = 0,
+        stream: int = 0,
+        threads: int = 1,
+        implementation: str = "",
+    ) -> None:
+        """Compute the gradients; arguments and errors as :meth:`forward`'s, params from :func:`make_grad_params`."""
+        self._run(params, _execution(device, workspace=workspace, stream=stream), threads, implementation)
+
+    def _run(self, params: Params | GradParams, execution: _Execution, threads: int, implementation: str) -> None:
         message = ctypes.create_string_buffer(512)
-        execution = _execution(device, workspace=workspace, stream=stream)
         name = implementation.encode()
+        entry = self._entry(_ENTRIES[type(params)].run)
         if threads <= 1:
-            code = self._library.ortflash_forward(params, execution, name, message, len(message))
+            code = entry(params, execution, name, message, len(message))
         else:
             with ThreadPoolExecutor(threads) as pool:
 
@@ -397,7 +518,7 @@ class CoreLibrary:
                         done.result()
 
                 execution.threads, execution.run = threads, _Run(run)
-                code = self._library.ortflash_forward(params, execution, name, message, len(message))
+                code = entry(params, execution, name, message, len(message))
         _raise_unless_ok(code, message)
 
 
@@ -457,6 +578,7 @@ def attention(
     key_lengths: Array | None = None,
     block_mask: Array | None = None,
     sinks: Array | None = None,
+    dropout_seed: Array | None = None,
     *,
     return_lse: int = 0,
     out: Array | None = None,
@@ -476,6 +598,7 @@ def attention(
         key_lengths: (B,) or (1,), int32.
         block_mask: Broadcastable to (B,N,ceil(S/block_size),ceil(T/block_size)), bool.
         sinks: (N,) or (1,), float32.
+        dropout_seed: (2,) int64, the seed and the offset; where ``dropout_p`` is not 0.
         return_lse: 1 to compute ``softmax_lse`` as well.
         out: Where to write the output; of its shape and type, any strides. Default: a new array.
         threads: How many threads work on the call.
@@ -497,6 +620,7 @@ def attention(
         "key_lengths": key_lengths,
         "block_mask": block_mask,
         "sinks": sinks,
+        "dropout_seed": dropout_seed,
     }
     arrays = {name: array for name, array in given.items() if array is not None}
     heads = query.shape[1] if query.ndim == 4 else int(attributes.get("num_heads", 0))
@@ -511,10 +635,61 @@ def attention(
         arrays["softmax_lse"] = lse
     params = make_params({name: TensorView.of_array(array) for name, array in arrays.items()}, **attributes)
 
+    run_on_cpu(params, threads=threads, implementation=implementation)
+    return out, lse
+
+
+def gradients(
+    d_output: Array,
+    output: Array,
+    softmax_lse: Array,
+    inputs: Mapping[str, Array],
+    *,
+    bias_gradient: bool = False,
+    sinks_gradient: bool = False,
+    threads: int = 1,
+    implementation: str = "",
+    **attributes: Any,
+) -> dict[str, Array]:
+    """Compute the gradients of :func:`attention` on the CPU.
+
+    Args:
+        d_output: Of output's shape and type.
+        output: What :func:`attention` gave.
+        softmax_lse: Likewise, with ``return_lse=1``.
+        inputs: The call's inputs by their names in flash_attention.toml.
+        bias_gradient: Whether ``d_attn_bias`` is wanted.
+        sinks_gradient: Whether ``d_sinks`` is wanted.
+        threads: How many threads work on the call.
+        implementation: One of ``library().implementations(backward=True)``, or "" for the preferred one.
+        **attributes: The call's attributes (:func:`make_params`).
+
+    Returns:
+        ``d_query``, ``d_key``, ``d_value`` and those asked for, each like its input.
+
+    Raises:
+        CoreError: The call is invalid or not supported.
+    """
+    wanted = ["query", "key", "value"] + ["attn_bias"] * bias_gradient + ["sinks"] * sinks_gradient
+    results = {f"d_{name}": np.empty(inputs[name].shape, inputs[name].dtype) for name in wanted}
+    arrays = {**inputs, "output": output, "softmax_lse": softmax_lse, "d_output": d_output, **results}
+    params = make_grad_params({name: TensorView.of_array(array) for name, array in arrays.items()}, **attributes)
+    run_on_cpu(params, threads=threads, implementation=implementation)
+    return results
+
+
+def run_on_cpu(params: Params | GradParams, *, threads: int = 1, implementation: str = "") -> None:
+    """Run a call whose tensors lie in this process's memory, with a workspace of its own.
+
+    Raises:
+        CoreError: The call is invalid or not supported.
+    """
     core = library()
     core.supports(params, "cpu", implementation)
     size = core.workspace_size(params, "cpu", threads=threads, implementation=implementation)
     memory = np.empty(size + _WORKSPACE_ALIGNMENT, np.uint8)
     aligned = -(-memory.ctypes.data // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
-    core.forward(params, "cpu", workspace=aligned, threads=threads, implementation=implementation)
-    return out, lse
+    if isinstance(params, GradParams):
+        core.backward(params, "cpu", workspace=aligned, threads=threads, implementation=implementation)
+    else:
+        core.forward(params, "cpu", workspace=aligned, threads=threads, implementation=implementation)

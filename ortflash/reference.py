@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import dropout
+
 Array = NDArray[Any]
 UNBOUNDED = -1
 """``window_left`` and ``window_right``: no limit."""
@@ -44,6 +46,8 @@ class Problem:
     softcap: float
     mask_fill: float
     block_size: int
+    dropout_p: float
+    dropout_seed: Array | None  # (2,)
     packed: bool  # the inputs were 3-D, and so is the output
 
     @property
@@ -97,6 +101,14 @@ class Problem:
             return -math.inf
         return float(np.broadcast_to(self.sinks, self.query.shape[1:2])[head])
 
+    def dropout(self, batch: int, head: int) -> Array | float:
+        """What each weight is multiplied by: 0 or 1/(1-p), float64 (S,T); 1 without dropout."""
+        if not self.dropout_p or self.dropout_seed is None:
+            return 1.0
+        seed, offset = (int(x) for x in self.dropout_seed)
+        keep = dropout.keep_mask(seed, offset, self.dropout_p, batch, head, *self.full_shape[2:])
+        return np.asarray(keep / (1 - float(np.float32(self.dropout_p))))
+
     def in_layout(self, output: Array) -> Array:
         """(B,N,S,E) -> the layout of the inputs."""
         if not self.packed:
@@ -115,6 +127,7 @@ def problem(
     key_lengths: Array | None = None,
     block_mask: Array | None = None,
     sinks: Array | None = None,
+    dropout_seed: Array | None = None,
     *,
     num_heads: int = 0,
     kv_num_heads: int = 0,
@@ -126,6 +139,7 @@ def problem(
     softcap: float = 0.0,
     mask_fill: float = -math.inf,
     block_size: int = 128,
+    dropout_p: float = 0.0,
 ) -> Problem:
     """Bring a call's inputs to 4-D and fill in its defaults.
 
@@ -157,6 +171,8 @@ def problem(
         softcap=softcap,
         mask_fill=mask_fill,
         block_size=block_size,
+        dropout_p=dropout_p,
+        dropout_seed=dropout_seed,
         packed=query.ndim == 3,
     )
 
@@ -200,14 +216,14 @@ def _evaluate(p: Problem, query: Array) -> tuple[Array, Array]:
         if (mask := p.slice_of(p.attn_mask, b, n)) is not None:
             score = np.where(mask, score, np.float64(np.float32(p.mask_fill)))
         score = np.where(p.takes_part(b, n), score, -np.inf)
-        weight, total, top = _softmax(score, p.sink(n))
+        weight, total, top = softmax(score, p.sink(n))
         value = p.value[b, m].astype(np.float64)
-        output[b, n] = (weight @ value) / np.where(total == 0, 1, total)
+        output[b, n] = ((weight * p.dropout(b, n)) @ value) / np.where(total == 0, 1, total)
         softmax_lse[b, n] = _log_sum(total, top)[:, 0]
     return p.in_layout(output), softmax_lse
 
 
-def _softmax(score: Array, sink: float) -> tuple[Array, Array, Array]:
+def softmax(score: Array, sink: float) -> tuple[Array, Array, Array]:
     """exp(score - top), its sum with the sink (S,1), and top (S,1), in the scores' type; all 0 for a row of -inf."""
     kv_top = score.max(axis=1, keepdims=True, initial=-np.inf)
     top = np.maximum(kv_top, score.dtype.type(sink))
@@ -252,8 +268,9 @@ def reordered(*inputs: Any, tf32: bool = False, **named: Any) -> tuple[Array, Ar
         if (mask := p.slice_of(p.attn_mask, b, n)) is not None:
             score = np.where(mask, score, np.float32(p.mask_fill))
         score = np.where(p.takes_part(b, n), score, np.float32(-np.inf))
-        weight, total, top = _softmax(score, p.sink(n))
-        weight = (weight / np.where(total == 0, 1, total).astype(np.float32)).astype(dtype)
+        weight, total, top = softmax(score, p.sink(n))
+        weight = weight / np.where(total == 0, 1, total).astype(np.float32)
+        weight = (weight * np.asarray(p.dropout(b, n), np.float32)).astype(dtype)
         output[b, n] = (operand(weight) @ operand(p.value[b, m])).astype(dtype)
         softmax_lse[b, n] = _log_sum(total, top)[:, 0]
     return p.in_layout(output), softmax_lse

@@ -1,7 +1,7 @@
 """Named attention problems that every implementation is tested with: the CPU core, the ONNX Runtime op, CUDA, TensorRT.
 
-Four lists: REGULAR (what models do), IRREGULAR (sizes that hurt), CORNER (each with the reason why it is here) and
-PERFORMANCE (for benchmarks; not run by tests). D4 to D12 name small inputs that come from real bug reports.
+Five lists: REGULAR (what models do), IRREGULAR (sizes that hurt), CORNER (each with the reason why it is here),
+DROPOUT and PERFORMANCE (for benchmarks; not run by tests). D4 to D12 name small inputs that come from real bug reports.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class AttentionCase:
     blocks: str | None = None  # axes of block_mask over B, N, R, C
     block_size: int = 128
     sinks: str | None = None  # "N" or "1"
+    dropout_p: float = 0.0
     query_gain: float = 2.0  # peaked attention finds more mistakes than a nearly uniform one
     data: str = "normal"  # normal | beyond_fp16 (D6) | equal (all scores and values the same)
     reason: str = ""
@@ -99,6 +100,7 @@ class AttentionCase:
             "softcap": self.softcap,
             "mask_fill": self.mask_fill,
             "block_size": self.block_size,
+            **({"dropout_p": self.dropout_p} if self.dropout_p else {}),
         }
 
     def make_inputs(self, seed: int = 0) -> dict[str, Any]:
@@ -115,6 +117,8 @@ class AttentionCase:
             inputs["block_mask"] = rng.random(self.shape(self.blocks)) < 0.6
         if self.sinks is not None:
             inputs["sinks"] = rng.standard_normal(self.shape(self.sinks)).astype(np.float32)
+        if self.dropout_p:
+            inputs["dropout_seed"] = rng.integers(-(2**63), 2**63 - 1, 2, np.int64)
         return inputs
 
     def _make_operands(self, rng: np.random.Generator) -> tuple[Array, Array, Array]:
@@ -435,6 +439,20 @@ def _corner() -> Iterator[AttentionCase]:
     )
 
 
+# -------------------------------------------------------------------------------------------------------- DROPOUT
+def _dropout() -> Iterator[AttentionCase]:
+    for dtype in DTYPES:
+        yield AttentionCase(f"dropout-{dtype}", batch=2, num_heads=3, q_len=130, kv_len=203, dtype=dtype, dropout_p=0.1)
+    base = AttentionCase("dropout", num_heads=4, kv_num_heads=2, q_len=70, kv_len=90, dropout_p=0.35)
+    yield replace(base, name="dropout-window", window_left=13, window_right=6, reason="tiles begin anywhere")
+    yield replace(base, name="dropout-causal-mask", is_causal=1, mask="B11T", sinks="N", packed=True)
+    yield replace(base, name="dropout-blocks", blocks="BNRC", block_size=16)
+    yield replace(base, name="dropout-few", q_len=3, kv_len=333, reason="products for few queries, several heads")
+    yield replace(base, name="dropout-decode", q_len=1, kv_len=2100, reason="the keys are cut into ranges")
+    yield replace(base, name="dropout-nearly-all", dropout_p=0.999)
+    yield replace(base, name="dropout-all", dropout_p=0.999999, reason="a rate that rounds to 1 drops everything")
+
+
 # ---------------------------------------------------------------------------------------------------- PERFORMANCE
 def _performance() -> Iterator[AttentionCase]:
     for q_len in (128, 512, 1024, 2048, 4096, 8192):
@@ -446,6 +464,8 @@ def _performance() -> Iterator[AttentionCase]:
 REGULAR = tuple(_regular())
 IRREGULAR = tuple(_irregular())
 CORNER = tuple(_corner())
+DROPOUT = tuple(_dropout())
+"""With dropout, which not every implementation has."""
 PERFORMANCE = tuple(_performance())
 CASES = REGULAR + IRREGULAR + CORNER
 """What every implementation is tested with."""

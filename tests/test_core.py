@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, DTYPES, Array, AttentionCase
+from cases import CASES, DROPOUT, DTYPES, Array, AttentionCase
 from compare import Expected, check, expect
 from hypothesis import given
 from strategies import attention_cases
@@ -34,7 +34,7 @@ def test_the_portable_implementation_is_always_there() -> None:
     assert IMPLEMENTATIONS[-1] == "cpu-portable"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *DROPOUT], ids=lambda case: case.name)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_case(case: AttentionCase, implementation: str) -> None:
     check_case(case, implementation=implementation)

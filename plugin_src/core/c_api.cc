@@ -5,12 +5,16 @@
 #include <cstring>
 
 #include "attention.h"
+#include "attention_grad.h"
 #include "implementation.h"
+#include "implementation_grad.h"
 #include "status.h"
 
 namespace {
 
+using ortflash::AttentionGradParams;
 using ortflash::AttentionParams;
+using ortflash::Device;
 using ortflash::Execution;
 using ortflash::Status;
 using ortflash::StatusCode;
@@ -68,15 +72,40 @@ Status to_params(const OrtflashParams* from, AttentionParams* to) {
   to->window_left = from->window_left;
   to->window_right = from->window_right;
   to->precise = from->precise != 0;
+  to->dropout_p = from->dropout_p;
+  to->dropout_seed = from->dropout_seed;
   return {};
 }
+
+Status to_params(const OrtflashGradParams* from, AttentionGradParams* to) {
+  if (from == nullptr || from->struct_bytes != sizeof(OrtflashGradParams)) {
+    return ortflash::make_status(StatusCode::kInvalidArgument,
+                                 "OrtflashGradParams is null or of another version than this library's");
+  }
+  if (Status status = to_params(&from->forward, &to->forward); !status.ok()) return status;
+  to->d_output = from->d_output;
+  to->d_output_strides = to_strides(from->d_output_strides);
+  to->d_query = from->d_query;
+  to->d_query_strides = to_strides(from->d_query_strides);
+  to->d_key = from->d_key;
+  to->d_key_strides = to_strides(from->d_key_strides);
+  to->d_value = from->d_value;
+  to->d_value_strides = to_strides(from->d_value_strides);
+  to->d_attn_bias = from->d_attn_bias;
+  to->d_bias_strides = to_strides(from->d_bias_strides);
+  to->d_sinks = from->d_sinks;
+  to->deterministic = from->deterministic != 0;
+  return {};
+}
+
+Device to_device(int32_t device) { return device == 0 ? Device::kCpu : Device::kCuda; }
 
 Status to_execution(const OrtflashExecution* from, Execution* to) {
   if (from == nullptr || from->struct_bytes != sizeof(OrtflashExecution)) {
     return ortflash::make_status(StatusCode::kInvalidArgument,
                                  "OrtflashExecution is null or of another version than this library's");
   }
-  to->device = from->device == 0 ? ortflash::Device::kCpu : ortflash::Device::kCuda;
+  to->device = to_device(from->device);
   to->workspace = from->workspace;
   to->stream = from->stream;
   to->parallel.pool = from->pool;
@@ -90,58 +119,55 @@ int32_t report(const Status& status, char* message, size_t capacity) {
   return static_cast<int32_t>(status.code);
 }
 
-}  // namespace
-
-extern "C" {
-
-int32_t ortflash_supports(const OrtflashParams* params, int32_t device, const char* implementation, char* message,
-                          size_t capacity) {
-  AttentionParams p;
-  Status status = to_params(params, &p);
-  if (status.ok()) {
-    status = supports(p, device == 0 ? ortflash::Device::kCpu : ortflash::Device::kCuda, implementation);
-  }
+// One flat struct, one call of the core's, one sentence.
+template <class Params, class Flat>
+int32_t ask(const Flat* flat, int32_t device, const char* implementation,
+            Status (*supports)(const Params&, Device, const char*), char* message, size_t capacity) {
+  Params params;
+  Status status = to_params(flat, &params);
+  if (status.ok()) status = supports(params, to_device(device), implementation);
   return report(status, message, capacity);
 }
 
-size_t ortflash_workspace_size(const OrtflashParams* params, const OrtflashExecution* execution,
-                               const char* implementation) {
-  AttentionParams p;
+template <class Params, class Flat>
+size_t measure(const Flat* flat, const OrtflashExecution* execution, const char* implementation,
+               size_t (*workspace_size)(const Params&, const Execution&, const char*)) {
+  Params params;
   Execution e;
-  if (!to_params(params, &p).ok() || !to_execution(execution, &e).ok()) return 0;
-  return workspace_size(p, e, implementation);
+  if (!to_params(flat, &params).ok() || !to_execution(execution, &e).ok()) return 0;
+  return workspace_size(params, e, implementation);
 }
 
-int32_t ortflash_forward(const OrtflashParams* params, const OrtflashExecution* execution, const char* implementation,
-                         char* message, size_t capacity) {
-  AttentionParams p;
+template <class Params, class Flat>
+int32_t compute(const Flat* flat, const OrtflashExecution* execution, const char* implementation,
+                Status (*run)(const Params&, const Execution&, const char*), char* message, size_t capacity) {
+  Params params;
   Execution e;
-  Status status = to_params(params, &p);
+  Status status = to_params(flat, &params);
   if (status.ok()) status = to_execution(execution, &e);
-  if (status.ok()) status = forward(p, e, implementation);
+  if (status.ok()) status = run(params, e, implementation);
   return report(status, message, capacity);
 }
 
-int32_t ortflash_describe(const OrtflashParams* params, const OrtflashExecution* execution, const char* implementation,
-                          char* message, size_t capacity) {
-  AttentionParams p;
+template <class Params, class Flat>
+int32_t name(const Flat* flat, const OrtflashExecution* execution, const char* implementation,
+             Status (*describe)(const Params&, const Execution&, const char*, char*, size_t), char* message,
+             size_t capacity) {
+  Params params;
   Execution e;
-  Status status = to_params(params, &p);
+  Status status = to_params(flat, &params);
   if (status.ok()) status = to_execution(execution, &e);
-  char name[sizeof(status.message)] = {0};
-  if (status.ok()) status = describe(p, e, implementation, name, sizeof(name));
-  if (status.ok()) std::memcpy(status.message, name, sizeof(name));
+  char text[sizeof(status.message)] = {0};
+  if (status.ok()) status = describe(params, e, implementation, text, sizeof(text));
+  if (status.ok()) std::memcpy(status.message, text, sizeof(text));
   return report(status, message, capacity);
 }
 
-void ortflash_implementations(int32_t device, char* names, size_t capacity) {
+// "a,b" of the implementations whose hardware is there.
+template <class List>
+void list_names(const List& list, char* names, size_t capacity) {
   if (names == nullptr || capacity == 0) return;
   names[0] = '\0';
-  ortflash::ImplementationList list{nullptr, 0};
-  if (device == 0) list = ortflash::cpu_implementations();
-#ifdef ORTFLASH_WITH_CUDA
-  if (device == 1) list = ortflash::cuda_implementations();
-#endif
   size_t used = 0;
   for (size_t i = 0; i < list.count; ++i) {
     if (!list.first[i].hardware().ok()) continue;
@@ -149,6 +175,65 @@ void ortflash_implementations(int32_t device, char* names, size_t capacity) {
     if (written < 0 || used + static_cast<size_t>(written) >= capacity) return;
     used += static_cast<size_t>(written);
   }
+}
+
+}  // namespace
+
+extern "C" {
+
+int32_t ortflash_supports(const OrtflashParams* params, int32_t device, const char* implementation, char* message,
+                          size_t capacity) {
+  return ask<AttentionParams>(params, device, implementation, ortflash::supports, message, capacity);
+}
+
+size_t ortflash_workspace_size(const OrtflashParams* params, const OrtflashExecution* execution,
+                               const char* implementation) {
+  return measure<AttentionParams>(params, execution, implementation, ortflash::workspace_size);
+}
+
+int32_t ortflash_forward(const OrtflashParams* params, const OrtflashExecution* execution, const char* implementation,
+                         char* message, size_t capacity) {
+  return compute<AttentionParams>(params, execution, implementation, ortflash::forward, message, capacity);
+}
+
+int32_t ortflash_describe(const OrtflashParams* params, const OrtflashExecution* execution, const char* implementation,
+                          char* message, size_t capacity) {
+  return name<AttentionParams>(params, execution, implementation, ortflash::describe, message, capacity);
+}
+
+int32_t ortflash_supports_backward(const OrtflashGradParams* params, int32_t device, const char* implementation,
+                                   char* message, size_t capacity) {
+  return ask<AttentionGradParams>(params, device, implementation, ortflash::supports_backward, message, capacity);
+}
+
+size_t ortflash_backward_workspace_size(const OrtflashGradParams* params, const OrtflashExecution* execution,
+                                        const char* implementation) {
+  return measure<AttentionGradParams>(params, execution, implementation, ortflash::backward_workspace_size);
+}
+
+int32_t ortflash_backward(const OrtflashGradParams* params, const OrtflashExecution* execution,
+                          const char* implementation, char* message, size_t capacity) {
+  return compute<AttentionGradParams>(params, execution, implementation, ortflash::backward, message, capacity);
+}
+
+int32_t ortflash_describe_backward(const OrtflashGradParams* params, const OrtflashExecution* execution,
+                                   const char* implementation, char* message, size_t capacity) {
+  return name<AttentionGradParams>(params, execution, implementation, ortflash::describe_backward, message, capacity);
+}
+
+void ortflash_implementations(int32_t device, char* names, size_t capacity) {
+#ifdef ORTFLASH_WITH_CUDA
+  if (device == 1) return list_names(ortflash::cuda_implementations(), names, capacity);
+#endif
+  list_names(device == 0 ? ortflash::cpu_implementations() : ortflash::ImplementationList{nullptr, 0}, names, capacity);
+}
+
+void ortflash_backward_implementations(int32_t device, char* names, size_t capacity) {
+#ifdef ORTFLASH_WITH_CUDA
+  if (device == 1) return list_names(ortflash::cuda_grad_implementations(), names, capacity);
+#endif
+  list_names(device == 0 ? ortflash::cpu_grad_implementations() : ortflash::GradImplementationList{nullptr, 0}, names,
+             capacity);
 }
 
 const char* ortflash_build_info(void) {

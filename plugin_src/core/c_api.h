@@ -68,7 +68,33 @@ typedef struct OrtflashParams {
   OrtflashStrides block_mask_strides;
   int64_t key_lengths_stride; /* 1, or 0 for one element */
   int64_t sinks_stride;       /* 1, or 0 for one element */
+
+  const int64_t* dropout_seed; /* (2,): seed, offset; or null */
+  float dropout_p;             /* 0 = off */
+  int32_t reserved;
 } OrtflashParams;
+
+/* attention_grad.h's AttentionGradParams. */
+typedef struct OrtflashGradParams {
+  uint64_t struct_bytes; /* sizeof(OrtflashGradParams) */
+  int32_t deterministic; /* 0 or 1 */
+  int32_t reserved;
+
+  OrtflashParams forward; /* output and softmax_lse are read */
+
+  const void* d_output; /* (B,N,S,E) */
+  void* d_query;        /* (B,N,S,D) */
+  void* d_key;          /* (B,M,T,D) */
+  void* d_value;        /* (B,M,T,E) */
+  void* d_attn_bias;    /* as attn_bias; or null */
+  float* d_sinks;       /* as sinks; or null */
+
+  OrtflashStrides d_output_strides;
+  OrtflashStrides d_query_strides;
+  OrtflashStrides d_key_strides;
+  OrtflashStrides d_value_strides;
+  OrtflashStrides d_bias_strides; /* 0 exactly where bias_strides has 0 */
+} OrtflashGradParams;
 
 typedef void (*OrtflashBody)(void* argument, int64_t index);
 
@@ -101,9 +127,20 @@ ORTFLASH_EXPORT int32_t ortflash_forward(const OrtflashParams* params, const Ort
 ORTFLASH_EXPORT int32_t ortflash_describe(const OrtflashParams* params, const OrtflashExecution* execution,
                                           const char* implementation, char* message, size_t capacity);
 
+/* The same four for the gradients. */
+ORTFLASH_EXPORT int32_t ortflash_supports_backward(const OrtflashGradParams* params, int32_t device,
+                                                   const char* implementation, char* message, size_t capacity);
+ORTFLASH_EXPORT size_t ortflash_backward_workspace_size(const OrtflashGradParams* params,
+                                                        const OrtflashExecution* execution, const char* implementation);
+ORTFLASH_EXPORT int32_t ortflash_backward(const OrtflashGradParams* params, const OrtflashExecution* execution,
+                                          const char* implementation, char* message, size_t capacity);
+ORTFLASH_EXPORT int32_t ortflash_describe_backward(const OrtflashGradParams* params, const OrtflashExecution* execution,
+                                                   const char* implementation, char* message, size_t capacity);
+
 /* Names of the implementations for a device that this machine can run, in order of preference, separated by commas;
  * "" where there are none. Lists at most `capacity` bytes, zero-terminated. */
 ORTFLASH_EXPORT void ortflash_implementations(int32_t device, char* names, size_t capacity);
+ORTFLASH_EXPORT void ortflash_backward_implementations(int32_t device, char* names, size_t capacity);
 
 /* What this library was built as: "key=value" pairs separated by "; ". */
 ORTFLASH_EXPORT const char* ortflash_build_info(void);

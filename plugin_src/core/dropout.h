@@ -14,7 +14,8 @@
 #if defined(__CUDACC__)
 #define ORTFLASH_HOST_DEVICE __host__ __device__ __forceinline__
 #else
-#define ORTFLASH_HOST_DEVICE inline
+// Without linkage: every file has its own copy, compiled with that file's instruction set.
+#define ORTFLASH_HOST_DEVICE static inline
 #endif
 
 namespace ortflash {
@@ -59,9 +60,9 @@ ORTFLASH_HOST_DEVICE PhiloxWords dropout_words(PhiloxKey key, uint32_t batch, ui
   return philox({{group, row, head, batch}}, key);
 }
 
-// Whether the column at `within` (0 to 7) of the group is kept.
-ORTFLASH_HOST_DEVICE bool dropout_keeps(const PhiloxWords& words, int within, uint32_t threshold) {
-  return ((words.word[within / 2] >> (16 * (within % 2))) & 0xFFFFu) >= threshold;
+// Whether the column at `within` (0 to 7) of a group is kept; `word` is the group's word[within / 2].
+ORTFLASH_HOST_DEVICE bool dropout_keeps(uint32_t word, int within, uint32_t threshold) {
+  return ((word >> (16 * (within % 2))) & 0xFFFFu) >= threshold;
 }
 
 // From dropout_p in [0, 1); 0 to 65536.

@@ -1,10 +1,10 @@
-// The CPU's implementations: one kernel a instruction set, most capable first, and the loop that spreads a call's
-// items over the caller's threads.
-#include <atomic>
-
+// The CPU's implementations: one kernel a instruction set, most capable first, and how a call's items run on the
+// caller's threads.
 #include "../implementation.h"
 #include "../status.h"
+#include "hardware.h"
 #include "plan.h"
+#include "run_items.h"
 #include "tile_kernel.h"
 
 namespace ortflash {
@@ -14,12 +14,9 @@ using cpu::make_item;
 using cpu::make_plan;
 using cpu::partial_floats;
 using cpu::Plan;
+using cpu::run_items;
+using cpu::thread_count;
 using cpu::TileKernel;
-
-int64_t thread_count(const Execution& execution) {
-  const int64_t threads = execution.parallel.run == nullptr ? 1 : execution.parallel.threads;
-  return threads < 1 ? 1 : threads;
-}
 
 // The workspace: scratch of each thread, then the partials.
 struct Layout {
@@ -39,25 +36,6 @@ size_t cpu_workspace_size(const AttentionParams& p, const Execution& execution, 
   return Layout(p, kernel, make_plan(p, kernel, threads), threads).total_bytes;
 }
 
-// What the slots of one call share: each takes the next item until none is left.
-struct Work {
-  const AttentionParams& params;
-  const TileKernel& kernel;
-  const Plan& plan;
-  char* workspace;
-  size_t scratch_bytes;
-  float* partials;
-  std::atomic<int64_t> next{0};
-
-  void run_slot(int64_t slot) {
-    void* scratch = workspace + static_cast<size_t>(slot) * scratch_bytes;
-    for (int64_t i = next.fetch_add(1, std::memory_order_relaxed); i < plan.items;
-         i = next.fetch_add(1, std::memory_order_relaxed)) {
-      kernel.run(params, make_item(params, plan, i, partials), scratch);
-    }
-  }
-};
-
 Status cpu_forward(const AttentionParams& params, const Execution& execution, const TileKernel& kernel) {
   const int64_t threads = thread_count(execution);
   const Plan plan = make_plan(params, kernel, threads);
@@ -65,14 +43,8 @@ Status cpu_forward(const AttentionParams& params, const Execution& execution, co
   char* const workspace = static_cast<char*>(execution.workspace);
   float* const partials =
       reinterpret_cast<float*>(workspace + static_cast<size_t>(layout.slots) * layout.scratch_bytes);
-  Work work{params, kernel, plan, workspace, layout.scratch_bytes, partials};
-  if (layout.slots == 1) {
-    work.run_slot(0);
-  } else {
-    execution.parallel.run(
-        execution.parallel.pool, layout.slots, [](void* arg, int64_t slot) { static_cast<Work*>(arg)->run_slot(slot); },
-        &work);
-  }
+  run_items(execution, plan.items, workspace, layout.scratch_bytes,
+            [&](int64_t i, void* scratch) { kernel.run(params, make_item(params, plan, i, partials), scratch); });
   if (plan.splits > 1) {
     for (int64_t i = 0; i < plan.outputs(); ++i) {
       kernel.combine(params, make_item(params, plan, i * plan.splits, partials), plan.splits);
@@ -91,34 +63,14 @@ Status forward_of(const AttentionParams& params, const Execution& execution) {
   return cpu_forward(params, execution, kernel());
 }
 
-Status any_hardware() { return {}; }
-
-#ifdef ORTFLASH_CPU_X86
-Status avx2_hardware() {
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) return {};
-  return make_status(StatusCode::kUnsupported, "cpu-avx2 needs AVX2, FMA and F16C, which this CPU lacks");
-}
-
-Status avx512_hardware() {
-  if (avx2_hardware().ok() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return {};
-  }
-  return make_status(StatusCode::kUnsupported, "cpu-avx512 needs AVX-512 F, BW, DQ and VL, which this CPU lacks");
-}
-#endif
-
-constexpr int64_t kMaxHeadSize = 512;
-constexpr uint32_t kFeatures = kAllFeatures & ~kFeatureDropout;
-
 constexpr Implementation kImplementations[] = {
 #ifdef ORTFLASH_CPU_X86
-    {"cpu-avx512", kFeatures, kMaxHeadSize, avx512_hardware, nullptr, workspace_of<cpu::avx512_kernel>,
+    {"cpu-avx512", kAllFeatures, cpu::kMaxHeadSize, cpu::avx512_hardware, nullptr, workspace_of<cpu::avx512_kernel>,
      forward_of<cpu::avx512_kernel>, nullptr},
-    {"cpu-avx2", kFeatures, kMaxHeadSize, avx2_hardware, nullptr, workspace_of<cpu::avx2_kernel>,
+    {"cpu-avx2", kAllFeatures, cpu::kMaxHeadSize, cpu::avx2_hardware, nullptr, workspace_of<cpu::avx2_kernel>,
      forward_of<cpu::avx2_kernel>, nullptr},
 #endif
-    {"cpu-portable", kFeatures, kMaxHeadSize, any_hardware, nullptr, workspace_of<cpu::portable_kernel>,
+    {"cpu-portable", kAllFeatures, cpu::kMaxHeadSize, cpu::any_hardware, nullptr, workspace_of<cpu::portable_kernel>,
      forward_of<cpu::portable_kernel>, nullptr},
 };
 

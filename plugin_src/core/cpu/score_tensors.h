@@ -75,15 +75,20 @@ class MaskTile {
     return !any(less(zero(), sum));
   }
 
-  void apply(float* scores) const {
+  void apply(float* scores) const { replace(scores, fill_); }
+
+  // values[j][q] = 0 where the mask has False.
+  void clear(float* values) const { replace(values, 0.0f); }
+
+ private:
+  void replace(float* values, float fill) const {
     if (per_key_ != nullptr) {
-      mask_per_key<kWidth / kLanes>(scores, keys_, per_key_, column_stride_, fill_);
+      mask_per_key<kWidth / kLanes>(values, keys_, per_key_, column_stride_, fill);
     } else if (full_ != nullptr) {
-      mask_tile(scores, keys_ * kWidth, full_, fill_);
+      mask_tile(values, keys_ * kWidth, full_, fill);
     }
   }
 
- private:
   int64_t keys_;
   float fill_;
   int64_t column_stride_;

@@ -2,7 +2,7 @@
 //
 //   for each tile of keys that any row can see:
 //     S^T = K (scale Q)^T;  cap, bias, mask, limits
-//     P^T = exp(S^T - max);  O^T = correction O^T + V^T P^T
+//     P^T = exp(S^T - max);  dropout;  O^T = correction O^T + V^T P^T
 //   O = (O^T / sum)^T
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "dropout_tile.h"
 #include "few_products.h"
 #include "pass_rows.h"
 #include "score_tensors.h"
@@ -39,6 +40,7 @@ struct Scratch {
   float* value;   // (kTileKeys, E)
   float* bias;    // (kTileKeys, pass rows)
   float* mask;    // (kTileKeys, pass rows)
+  float* drop;    // (kTileKeys, pass rows): dropout's factors
 
   // Lays the buffers out from `start`; returns the bytes they take. A null start only counts.
   int64_t lay_out(const AttentionParams& p, void* start) {
@@ -55,6 +57,7 @@ struct Scratch {
     take(&value, kTileKeys * round_up(p.v_head_size, kLanes));
     take(&bias, p.attn_bias != nullptr ? tile : 0);
     take(&mask, p.attn_mask != nullptr ? tile : 0);
+    take(&drop, p.dropout_p > 0 ? tile : 0);
     return used;
   }
 };
@@ -202,10 +205,14 @@ struct Pass {
   }
 };
 
+inline float scale_of(const AttentionParams& p) {
+  return p.scale != 0.0f ? p.scale : 1.0f / std::sqrt(static_cast<float>(p.head_size));
+}
+
 template <class Products>
 void attend(const AttentionParams& p, const Item& item, const Scratch& scratch) {
   constexpr int kWidth = Products::kWidth;
-  const float scale = p.scale != 0.0f ? p.scale : 1.0f / std::sqrt(static_cast<float>(p.head_size));
+  const float scale = scale_of(p);
   const int64_t kv_head = item.first_head / (p.num_heads / p.kv_num_heads);
   const int64_t key_offset = item.batch * p.key_strides.batch + kv_head * p.key_strides.head;
   const int64_t value_offset = item.batch * p.value_strides.batch + kv_head * p.value_strides.head;
@@ -249,6 +256,10 @@ void attend(const AttentionParams& p, const Item& item, const Scratch& scratch) 
       pass.rows.limit(scratch.scores, tile);
       alignas(64) float correction[kWidth];
       pass.softmax.absorb(scratch.scores, tile_keys, correction);
+      if (p.dropout_p > 0) {
+        dropout_factors(p, pass.rows, tile, scratch.drop);
+        drop(scratch.scores, tile_keys * kWidth, scratch.drop);
+      }
       Products::accumulate(value, tile_keys, scratch.scores, correction, p.v_head_size, pass.output);
     }
   }
