@@ -14,6 +14,9 @@ A rewritten file carries it beside the nodes that call it, so that runtimes with
 A file has one body for all its calls. What differs between calls is read from attributes and shapes at run time; what
 no call of the file uses is left out (:class:`BodyTraits`). Limits: at opset 13 an empty sequence isn't possible
 (Reshape has no ``allowzero``), and at 13 and 14 all calls have one element type (there is no CastLike).
+
+A file with dropout gets no function: standard ops can't draw its mask, and a body that ignored ``dropout_p`` would
+silently be another model.
 """
 
 from __future__ import annotations
@@ -66,6 +69,11 @@ class BodyTraits:
         required = schema().required_inputs
         aligned = self.alignment == "top_left" and not (self.window_left or self.window_right)
         return self.input_count == required and not self.return_lse and (not self.diagonal or aligned)
+
+
+def is_possible(calls: Sequence[NodeProto]) -> bool:
+    """Whether standard ops can spell what these FlashAttention nodes do; not so with dropout."""
+    return all(node_attributes(node).get("dropout_p", 0.0) == 0.0 for node in calls)
 
 
 def traits_of(calls: Sequence[NodeProto], opset: int, elem_type: int) -> BodyTraits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,6 +28,7 @@ _ELEM_TYPES: Mapping[str, int] = {
     "bfloat16": TensorProto.BFLOAT16,
     "bool": TensorProto.BOOL,
     "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
 }
 _PROTO_TYPES: Mapping[str, int] = {
     "int": onnx.AttributeProto.INT,
@@ -134,8 +135,7 @@ class OpSchema:
 @cache
 def schema() -> OpSchema:
     """The schema, read once from ``flash_attention.toml``."""
-    with _toml_path().open("rb") as file:
-        toml = tomllib.load(file)
+    toml = _read_toml()
     op = toml["op"]
     return OpSchema(
         name=op["name"],
@@ -147,6 +147,25 @@ def schema() -> OpSchema:
         outputs=tuple(_output_spec(entry) for entry in toml["outputs"]),
         attributes=tuple(_attribute_spec(entry) for entry in toml["attributes"]),
         query_types=tuple(toml["limits"]["query_types"]),
+    )
+
+
+@cache
+def gradient_schema() -> OpSchema:
+    """The schema of the gradient's operator, likewise."""
+    forward, own = schema(), _read_toml()["gradient"]
+    required = [one for one in forward.inputs if not one.optional]
+    optional = [one for one in forward.inputs if one.optional]
+    return replace(
+        forward,
+        name=own["name"],
+        doc=own["doc"],
+        inputs=(*required, *(_input_spec(entry) for entry in own["inputs"]), *optional),
+        outputs=tuple(_output_spec(entry) for entry in own["outputs"]),
+        attributes=(
+            *(one for one in forward.attributes if one.name != "return_lse"),
+            *(_attribute_spec(entry) for entry in own["attributes"]),
+        ),
     )
 
 
@@ -235,9 +254,8 @@ def elem_type_name(elem_type: int) -> str:
     return next((name for name, value in _ELEM_TYPES.items() if value == elem_type), str(elem_type))
 
 
-def markdown_table() -> str:
-    """The operator's inputs, outputs and attributes as the README shows them."""
-    spec = schema()
+def markdown_table(spec: OpSchema) -> str:
+    """An operator's inputs, outputs and attributes as the README shows them."""
     lines = ["| input | shape | type | neutral | |", "|---|---|---|---|---|"]
     for one in spec.inputs:
         neutral = "" if one.neutral is None else f"one element {one.neutral}"
@@ -252,6 +270,11 @@ def markdown_table() -> str:
             f"| `{attribute.name}` | {attribute.type} | {attribute.default} | {_allowed(attribute)} | {attribute.doc} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _read_toml() -> dict[str, Any]:
+    with _toml_path().open("rb") as file:
+        return tomllib.load(file)
 
 
 def _toml_path() -> Path:

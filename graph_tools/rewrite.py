@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from .edits import FlashCall, SiteEdit
 from .errors import GraphToolsError, InvalidModelError
-from .function_body import build_function, traits_of
+from .function_body import build_function, is_possible, traits_of
 from .op_schema import make_node, neutral_constant, schema
 from .prune import Pruner
 from .scopes import Scope, all_names, all_scopes, default_opset
@@ -137,12 +137,18 @@ class _FlashWriter:
         return [*nodes, *before, self._make(call, inputs, plain), cast]
 
     def finish(self) -> None:
-        """Extend the calls that were there before, and write the function for all of them."""
+        """Extend the calls that were there before, and write the function for all of them, where one is possible."""
         for scope in all_scopes(self.model):
             for node in list(scope.container.node):
                 if schema().matches(node):
                     self._extend(node, scope)
         calls = flash_calls(self.model)
+        if not is_possible(calls):
+            for old in [
+                one for one in self.model.functions if (one.domain, one.name) == (schema().domain, schema().name)
+            ]:
+                self.model.functions.remove(old)
+            return
         function = build_function(traits_of(calls, self._opset, self._elem_type))
         for index, old in enumerate(self.model.functions):
             if (old.domain, old.name) == (function.domain, function.name):

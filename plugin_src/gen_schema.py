@@ -36,6 +36,7 @@ enum Type : uint32_t {
   kTypeBFloat16 = 1u << 3,
   kTypeBool = 1u << 4,
   kTypeInt32 = 1u << 5,
+  kTypeInt64 = 1u << 6,
 };
 
 struct Input {
@@ -91,6 +92,7 @@ TYPE_BITS = {
     "bfloat16": "kTypeBFloat16",
     "bool": "kTypeBool",
     "int32": "kTypeInt32",
+    "int64": "kTypeInt64",
 }
 
 
@@ -205,9 +207,34 @@ def attribute_lines(toml: Mapping[str, Any]) -> list[str]:
     return [*lines, "inline constexpr AttributeName kAttributes[] = {", *rows, "};"]
 
 
+def gradient(toml: Mapping[str, Any]) -> dict[str, Any]:
+    """The gradient's inputs, outputs and attributes in the form of the forward's."""
+    own = toml["gradient"]
+    required = [entry for entry in toml["inputs"] if not entry.get("optional", False)]
+    optional = [entry for entry in toml["inputs"] if entry.get("optional", False)]
+    return {
+        "inputs": [*required, *own["inputs"], *optional],
+        "outputs": own["outputs"],
+        "attributes": own["attributes"],
+    }
+
+
+def gradient_lines(toml: Mapping[str, Any]) -> list[str]:
+    """The gradient in a namespace of its own; attributes are only those that the forward lacks."""
+    ports = gradient(toml)
+    return [
+        "namespace grad {",
+        f"inline constexpr char kOpName[] = {text(toml['gradient']['name'])};",
+        *port_lines(ports),
+        *attribute_lines(ports),
+        "}  // namespace grad",
+    ]
+
+
 def header(toml: Mapping[str, Any]) -> str:
     """The whole header."""
-    parts = [HEAD, *("\n".join(lines(toml)) for lines in (operator_lines, port_lines, attribute_lines))]
+    sections = (operator_lines, port_lines, attribute_lines, gradient_lines)
+    parts = [HEAD, *("\n".join(lines(toml)) for lines in sections)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n\n}  // namespace ortflash::schema\n"
 
 

@@ -100,7 +100,7 @@ class AttentionCase:
             "softcap": self.softcap,
             "mask_fill": self.mask_fill,
             "block_size": self.block_size,
-            **({"dropout_p": self.dropout_p} if self.dropout_p else {}),
+            "dropout_p": self.dropout_p,
         }
 
     def make_inputs(self, seed: int = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import CASES, DTYPES, Array, AttentionCase
+from cases import CASES, DROPOUT, DTYPES, Array, AttentionCase
 from compare import check, expect
 from hypothesis import given
 from op_model import ELEM_TYPES, Shape, make_model, make_session, run, run_once
@@ -24,7 +24,7 @@ def check_case(case: AttentionCase) -> None:
         check(actual, expected)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *DROPOUT], ids=lambda case: case.name)
 def test_case(case: AttentionCase) -> None:
     check_case(case)
 
@@ -41,7 +41,7 @@ OPTIONAL = AttentionCase(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("last", ["attn_bias", "attn_mask", "key_lengths", "block_mask", "sinks"])
+@pytest.mark.parametrize("last", ["attn_bias", "attn_mask", "key_lengths", "block_mask", "sinks", "dropout_seed"])
 def test_neutral_constants_change_nothing(dtype: str, last: str) -> None:
     """A call with nothing but neutral constants up to `last` gives the bits of the plain call."""
     inputs = AttentionCase("plain", q_len=33, kv_len=40, dtype=dtype).make_inputs()

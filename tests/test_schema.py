@@ -32,7 +32,8 @@ using namespace ortflash::schema;
 void types(uint32_t bits) {
   const struct { uint32_t bit; const char* name; } names[] = {
       {kTypeQuery, "query"}, {kTypeFloat32, "float32"}, {kTypeFloat16, "float16"}, {kTypeBFloat16, "bfloat16"},
-      {kTypeBool, "bool"}, {kTypeInt32, "int32"}};
+      {kTypeBool, "bool"}, {kTypeInt32, "int32"},
+      {kTypeInt64, "int64"}};
   const char* comma = "";
   std::printf("[");
   for (const auto& each : names) {
@@ -150,6 +151,18 @@ def test_header_has_attributes(header: dict[str, Any]) -> None:
             )
 
 
+def test_header_has_the_gradient(tmp_path: Path) -> None:
+    text = generate(tmp_path).read_text(encoding="utf-8")
+    section = text[text.index("namespace grad {") : text.index("}  // namespace grad")]
+    spec = op_schema.gradient_schema()
+    for kind, entries in (("Input", spec.inputs), ("Output", spec.outputs)):
+        names = ["k" + kind + "".join(word.capitalize() for word in one.name.split("_")) for one in entries]
+        indices = ", ".join(f"{name} = {index}" for index, name in enumerate(names))
+        assert f"enum {kind}Index : size_t {{ {indices}, k{kind}Count = {len(names)} }};" in section
+    assert f'kOpName[] = "{spec.name}"' in section
+    assert "kDeterministic = " in section
+
+
 def test_header_is_rewritten_only_where_it_changes(tmp_path: Path) -> None:
     header = generate(tmp_path)
     before = header.stat().st_mtime_ns
@@ -215,4 +228,4 @@ def test_made_nodes_spell_out_every_attribute() -> None:
 
 
 def test_readme_has_the_generated_table() -> None:
-    assert op_schema.markdown_table() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert op_schema.markdown_table(op_schema.schema()) in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -82,8 +82,12 @@ Status read(const AttributeSource& source, const schema::IntAttribute& spec, boo
 
 }  // namespace
 
+Status read_attribute(const AttributeSource& source, const schema::IntAttribute& spec, int64_t* value) {
+  return read(source, spec, value);
+}
+
 Status read_attributes(const AttributeSource& source, Attributes* attributes) {
-  static_assert(sizeof(schema::kAttributes) / sizeof(schema::kAttributes[0]) == 13,
+  static_assert(sizeof(schema::kAttributes) / sizeof(schema::kAttributes[0]) == 14,
                 "a new attribute of the schema has to be read here");
   size_t alignment = 0, version = 0, plugin_namespace = 0;
   Status status;
@@ -100,6 +104,7 @@ Status read_attributes(const AttributeSource& source, Attributes* attributes) {
   take(schema::kSoftcap, &attributes->softcap);
   take(schema::kMaskFill, &attributes->mask_fill);
   take(schema::kBlockSize, &attributes->block_size);
+  take(schema::kDropoutP, &attributes->dropout_p);
   take(schema::kReturnLse, &attributes->return_lse);
   take(schema::kPluginVersion, &version);
   take(schema::kPluginNamespace, &plugin_namespace);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/attention.h"
+#include "flash_attention_schema.h"
 
 namespace ortflash {
 
@@ -20,6 +21,7 @@ struct Attributes {
   float softcap;
   float mask_fill;
   int64_t block_size;
+  float dropout_p;
   bool return_lse;
 };
 
@@ -40,5 +42,8 @@ class AttributeSource {
 // Reads every attribute of the schema; an absent one gets its default. The message of a failure names the attribute,
 // its value and what is allowed.
 Status read_attributes(const AttributeSource& source, Attributes* attributes);
+
+// One integer attribute, likewise.
+Status read_attribute(const AttributeSource& source, const schema::IntAttribute& spec, int64_t* value);
 
 }  // namespace ortflash

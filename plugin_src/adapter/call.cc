@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "adapter/shape_text.h"
 #include "core/status.h"
 
 namespace ortflash {
@@ -13,42 +14,12 @@ namespace {
 
 using schema::InputIndex;
 
-// "(2,4,13,32)", "(6,)"
-struct ShapeText {
-  char text[128];
-  ShapeText(const int64_t* shape, size_t rank) {
-    size_t used = 1;
-    std::snprintf(text, sizeof(text), "(");
-    for (size_t i = 0; i < rank && used < sizeof(text); ++i) {
-      used += std::snprintf(text + used, sizeof(text) - used, i == 0 ? "%" PRId64 : ",%" PRId64, shape[i]);
-    }
-    if (used < sizeof(text)) std::snprintf(text + used, sizeof(text) - used, rank == 1 ? ",)" : ")");
-  }
-  explicit ShapeText(const Tensor& tensor) : ShapeText(tensor.shape, tensor.rank) {}
-};
-
-const char* type_name(schema::Type type) {
-  switch (type) {
-    case schema::kTypeQuery:
-      return "the query's type";
-    case schema::kTypeFloat32:
-      return "float32";
-    case schema::kTypeFloat16:
-      return "float16";
-    case schema::kTypeBFloat16:
-      return "bfloat16";
-    case schema::kTypeBool:
-      return "bool";
-    case schema::kTypeInt32:
-      return "int32";
-  }
-  return "an unknown type";
-}
-
 DType core_type(schema::Type type) {
   if (type == schema::kTypeFloat16) return DType::kFloat16;
   return type == schema::kTypeBFloat16 ? DType::kBFloat16 : DType::kFloat32;
 }
+
+ShapeText shape_of(const Tensor& tensor) { return {tensor.shape, tensor.rank}; }
 
 size_t element_count(const Tensor& tensor) {
   size_t count = 1;
@@ -60,7 +31,7 @@ size_t element_count(const Tensor& tensor) {
 Status mismatch(const Tensor (&inputs)[schema::kInputCount], InputIndex left, InputIndex right, const char* what) {
   return make_status(StatusCode::kInvalidArgument,
                      "input '%s' has shape %s, which does not go with '%s' of shape %s: %s", schema::kInputs[left].name,
-                     ShapeText(inputs[left]).text, schema::kInputs[right].name, ShapeText(inputs[right]).text, what);
+                     shape_of(inputs[left]).text, schema::kInputs[right].name, shape_of(inputs[right]).text, what);
 }
 
 Status check_types(const Tensor (&inputs)[schema::kInputCount]) {
@@ -89,17 +60,17 @@ Status head_count(const Tensor& tensor, InputIndex index, const schema::IntAttri
     if (given == 0 || given == *heads) return {};
     return make_status(StatusCode::kInvalidArgument,
                        "attribute '%s' is %" PRId64 " but input '%s' of shape %s has %" PRId64 " heads", attribute.name,
-                       given, name, ShapeText(tensor).text, *heads);
+                       given, name, shape_of(tensor).text, *heads);
   }
   *heads = given;
   if (given == 0) {
     return make_status(StatusCode::kInvalidArgument, "attribute '%s' is needed, since input '%s' of shape %s is 3-D",
-                       attribute.name, name, ShapeText(tensor).text);
+                       attribute.name, name, shape_of(tensor).text);
   }
   if (tensor.shape[2] % given != 0) {
     return make_status(StatusCode::kInvalidArgument,
                        "the last axis of input '%s' of shape %s does not divide into %" PRId64 " heads ('%s')", name,
-                       ShapeText(tensor).text, given, attribute.name);
+                       shape_of(tensor).text, given, attribute.name);
   }
   return {};
 }
@@ -119,7 +90,7 @@ Status bind_operands(const Attributes& attributes, const Tensor (&inputs)[schema
     const Tensor& tensor = inputs[index];
     if (tensor.rank != 3 && tensor.rank != 4) {
       return make_status(StatusCode::kInvalidArgument, "input '%s' has shape %s but must be %s",
-                         schema::kInputs[index].name, ShapeText(tensor).text, schema::kInputs[index].shapes);
+                         schema::kInputs[index].name, shape_of(tensor).text, schema::kInputs[index].shapes);
     }
     if (tensor.rank != query.rank) {
       return mismatch(inputs, index, schema::kInputQuery, "both must be 4-D, or both 3-D");
@@ -198,7 +169,7 @@ Status broadcast(const Tensor& tensor, InputIndex index, const int64_t (&target)
   }
   if (!fits) {
     return make_status(StatusCode::kInvalidArgument, "input '%s' has shape %s but must be %s, here %s",
-                       schema::kInputs[index].name, ShapeText(tensor).text, schema::kInputs[index].shapes,
+                       schema::kInputs[index].name, shape_of(tensor).text, schema::kInputs[index].shapes,
                        ShapeText(target, 4).text);
   }
   *strides = {axes[0], axes[1], axes[2], axes[3]};
@@ -210,7 +181,7 @@ Status vector(const Tensor& tensor, InputIndex index, int64_t count, int64_t* st
   const bool single = element_count(tensor) == 1;
   if (tensor.rank != 1 || (!single && tensor.shape[0] != count)) {
     return make_status(StatusCode::kInvalidArgument, "input '%s' has shape %s but must be %s, here (%" PRId64 ",)",
-                       schema::kInputs[index].name, ShapeText(tensor).text, schema::kInputs[index].shapes, count);
+                       schema::kInputs[index].name, shape_of(tensor).text, schema::kInputs[index].shapes, count);
   }
   *stride = single ? 0 : 1;
   return {};
@@ -222,6 +193,7 @@ Status bind_optional_inputs(const Tensor (&inputs)[schema::kInputCount], Attenti
   const Tensor& lengths = inputs[schema::kInputKeyLengths];
   const Tensor& blocks = inputs[schema::kInputBlockMask];
   const Tensor& sinks = inputs[schema::kInputSinks];
+  const Tensor& seed = inputs[schema::kInputDropoutSeed];
   const int64_t scores[4] = {params->batch, params->num_heads, params->q_len, params->kv_len};
   const int64_t grid[4] = {params->batch, params->num_heads,
                            (params->q_len + params->block_size - 1) / params->block_size,
@@ -248,6 +220,14 @@ Status bind_optional_inputs(const Tensor (&inputs)[schema::kInputCount], Attenti
     params->sinks = static_cast<const float*>(sinks.data);
     status = vector(sinks, schema::kInputSinks, params->num_heads, &params->sinks_stride);
   }
+  if (status.ok() && seed.present) {
+    params->dropout_seed = static_cast<const int64_t*>(seed.data);
+    if (seed.rank != 1 || seed.shape[0] != 2) {
+      status = make_status(StatusCode::kInvalidArgument, "input '%s' has shape %s but must be %s",
+                           schema::kInputs[schema::kInputDropoutSeed].name, shape_of(seed).text,
+                           schema::kInputs[schema::kInputDropoutSeed].shapes);
+    }
+  }
   return status;
 }
 
@@ -272,6 +252,7 @@ Status make_call(const Attributes& attributes, const Tensor (&inputs)[schema::kI
   params.window_left = attributes.window_left;
   params.window_right = attributes.window_right;
   params.block_size = attributes.block_size;
+  params.dropout_p = attributes.dropout_p;
   return bind_optional_inputs(inputs, &params);
 }
 
@@ -288,6 +269,8 @@ bool is_neutral(schema::InputIndex input, schema::Type type, const void* element
       return *static_cast<const int32_t*>(element) == std::numeric_limits<int32_t>::max();
     case schema::kInputSinks:
       return *static_cast<const float*>(element) == -schema::kInf;
+    case schema::kInputDropoutSeed:
+      return *static_cast<const int64_t*>(element) == 0;
     default:
       return false;
   }

@@ -2,8 +2,6 @@
 
 #include <cstdio>
 
-#include "flash_attention_schema.h"
-
 namespace ortflash::ort {
 namespace {
 
@@ -23,10 +21,10 @@ OrtErrorCode error_code(StatusCode code) {
 
 }  // namespace
 
-OrtStatus* to_ort_status(const OrtApi& api, const char* node_name, const Status& status) {
+OrtStatus* to_ort_status(const OrtApi& api, const char* op_name, const char* node_name, const Status& status) {
   if (status.ok()) return nullptr;
   char message[1024];
-  std::snprintf(message, sizeof(message), "%s node '%s': %s.", schema::kOpName, node_name, status.message);
+  std::snprintf(message, sizeof(message), "%s node '%s': %s.", op_name, node_name, status.message);
   return api.CreateStatus(error_code(status.code), message);
 }
 

@@ -56,8 +56,8 @@ class OwnedAllocator {
   OrtAllocator* allocator_ = nullptr;
 };
 
-// The core's status as ONNX Runtime's, headed by the node's name; null where it is ok.
-OrtStatus* to_ort_status(const OrtApi& api, const char* node_name, const Status& status);
+// The core's status as ONNX Runtime's, headed by the operator's and the node's name; null where it is ok.
+OrtStatus* to_ort_status(const OrtApi& api, const char* op_name, const char* node_name, const Status& status);
 
 }  // namespace ortflash::ort
 

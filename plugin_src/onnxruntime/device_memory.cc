@@ -12,6 +12,8 @@ namespace ortflash::ort {
 
 size_t element_size(schema::Type type) {
   switch (type) {
+    case schema::kTypeInt64:
+      return 8;
     case schema::kTypeFloat32:
     case schema::kTypeInt32:
       return 4;

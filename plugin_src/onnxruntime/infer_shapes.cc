@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <initializer_list>
 
 #include "flash_attention_schema.h"
 
@@ -26,7 +27,7 @@ struct TypeAndShape {
   Shape shape;  // its symbols live as long as the context
 };
 
-bool read_input(const OrtApi& api, OrtShapeInferContext& context, schema::InputIndex index, TypeAndShape* input) {
+bool read_input(const OrtApi& api, OrtShapeInferContext& context, size_t index, TypeAndShape* input) {
   OrtTensorTypeAndShapeInfo* info = nullptr;  // the context's own
   const auto ok = [&](OrtStatus* status) { return OwnedStatus(api, status).ok(); };
   size_t rank = 0;
@@ -65,8 +66,8 @@ struct FreshSymbol {
   }
 };
 
-void set_output(const OrtApi& api, OrtShapeInferContext& context, schema::OutputIndex index,
-                ONNXTensorElementDataType type, const Shape& shape) {
+void set_output(const OrtApi& api, OrtShapeInferContext& context, size_t index, ONNXTensorElementDataType type,
+                const Shape& shape) {
   int64_t sizes[4];
   const char* symbols[4];
   FreshSymbol fresh[4];
@@ -116,6 +117,23 @@ void infer_output_shapes(const OrtApi& api, OrtShapeInferContext& context) {
   const Dim length = query.shape.rank == 4 ? q[2] : q[1];
   set_output(api, context, schema::kOutputSoftmaxLse, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
              {3, {q[0], heads, length, {}}});
+}
+
+void infer_gradient_shapes(const OrtApi& api, OrtShapeInferContext& context) {
+  struct Pair {
+    schema::grad::OutputIndex output;
+    schema::grad::InputIndex input;
+  };
+  for (const Pair& pair : {Pair{schema::grad::kOutputDQuery, schema::grad::kInputQuery},
+                           Pair{schema::grad::kOutputDKey, schema::grad::kInputKey},
+                           Pair{schema::grad::kOutputDValue, schema::grad::kInputValue},
+                           Pair{schema::grad::kOutputDAttnBias, schema::grad::kInputAttnBias},
+                           Pair{schema::grad::kOutputDSinks, schema::grad::kInputSinks}}) {
+    TypeAndShape like;
+    if (read_input(api, context, pair.input, &like) && like.shape.rank > 0) {
+      set_output(api, context, pair.output, like.type, like.shape);
+    }
+  }
 }
 
 }  // namespace ortflash::ort

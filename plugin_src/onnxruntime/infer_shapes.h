@@ -9,4 +9,7 @@ namespace ortflash::ort {
 // status from here, and the kernel checks the real shapes with a better message.
 void infer_output_shapes(const OrtApi& api, OrtShapeInferContext& context);
 
+// The same for the gradient: each output has the shape of its input.
+void infer_gradient_shapes(const OrtApi& api, OrtShapeInferContext& context);
+
 }  // namespace ortflash::ort

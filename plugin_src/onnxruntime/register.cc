@@ -16,7 +16,7 @@ namespace {
 constexpr char kRegisteredKey[] = "ortflash.registered";
 constexpr char kPreciseKey[] = "ortflash.precise";
 
-// The operator's kernels for one ONNX Runtime and one value of `precise`. Sessions point into it for as long as they
+// The operators' kernels for one ONNX Runtime and one value of `precise`. Sessions point into it for as long as they
 // live, so it is shared by all of them and never taken away.
 struct Registration {
   const OrtApi& api;
@@ -38,8 +38,10 @@ struct Registration {
       for (const ONNXTensorElementDataType type :
            {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
             ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16}) {
-        ops.emplace_back(api, device, type, precise);
-        ORTFLASH_RETURN_IF_ERROR(api.CustomOpDomain_Add(domain, &ops.back()));
+        for (const OpSpec* spec : {&kFlashAttention, &kFlashAttentionGrad}) {
+          ops.emplace_back(api, *spec, device, type, precise);
+          ORTFLASH_RETURN_IF_ERROR(api.CustomOpDomain_Add(domain, &ops.back()));
+        }
       }
     }
     return nullptr;

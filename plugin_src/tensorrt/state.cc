@@ -112,7 +112,7 @@ Found FieldList::read_string(const char* name, char* value, size_t capacity) con
 }
 
 FieldList list_fields(const NodeState& state) {
-  static_assert(sizeof(schema::kAttributes) / sizeof(schema::kAttributes[0]) == 13,
+  static_assert(sizeof(schema::kAttributes) / sizeof(schema::kAttributes[0]) == 14,
                 "a new attribute of the schema has to be listed here");
   const Attributes& a = state.attributes;
   const size_t alignment = a.causal_alignment == CausalAlignment::kTopLeft ? 0 : 1;
@@ -130,6 +130,7 @@ FieldList list_fields(const NodeState& state) {
   list.add_float(schema::kSoftcap.name, a.softcap);
   list.add_float(schema::kMaskFill.name, a.mask_fill);
   list.add_int(schema::kBlockSize.name, a.block_size);
+  list.add_float(schema::kDropoutP.name, a.dropout_p);
   list.add_int(schema::kReturnLse.name, a.return_lse);
   text(schema::kPluginVersion, schema::kPluginVersion.default_value);
   text(schema::kPluginNamespace, schema::kPluginNamespace.default_value);
