@@ -103,6 +103,15 @@ size_t workspace_size(const AttentionParams& params, const Execution& execution)
   return workspace_size(params, execution, nullptr);
 }
 
+size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
+#ifdef ORTFLASH_WITH_CUDA
+  return cuda_workspace_bound(smallest, largest);
+#else
+  (void)smallest, (void)largest;
+  return 0;
+#endif
+}
+
 Status forward(const AttentionParams& params, const Execution& execution) {
   return forward(params, execution, nullptr);
 }

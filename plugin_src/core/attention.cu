@@ -43,6 +43,10 @@ ImplementationList cuda_implementations() {
   return {implementations, sizeof(implementations) / sizeof(implementations[0])};
 }
 
+size_t cuda_workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
+  return sm80::workspace_bound(smallest, largest);  // sm90 needs none
+}
+
 Status cuda_forward_without_keys(const AttentionParams& p, const Execution& execution) {
   const int64_t rows = p.batch * p.num_heads * p.q_len;
   const int64_t blocks = (rows * (p.v_head_size + 1) + 255) / 256;

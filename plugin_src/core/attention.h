@@ -112,6 +112,10 @@ Status supports(const AttentionParams& params, Device device);
 // Call it only after supports() said yes.
 size_t workspace_size(const AttentionParams& params, const Execution& execution);
 
+// Bytes that suffice on CUDA for every call whose sizes lie between those of `smallest` and `largest`, on whatever GPU:
+// for hosts that reserve workspace before they know size and GPU. Needs no GPU. workspace_size() isn't monotonic.
+size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest);
+
 // Computes output and softmax_lse. On CUDA it only enqueues: no allocation, no synchronisation, capturable.
 // Validates sizes and strides first; nothing is written unless that passes.
 Status forward(const AttentionParams& params, const Execution& execution);

@@ -69,6 +69,9 @@ ImplementationList cpu_implementations();  // cpu/cpu_implementations.cc
 #ifdef ORTFLASH_WITH_CUDA
 ImplementationList cuda_implementations();  // attention.cu
 
+// workspace_bound() of attention.h, over all of them (attention.cu).
+size_t cuda_workspace_bound(const AttentionParams& smallest, const AttentionParams& largest);
+
 // Writes output = 0 and softmax_lse = the sink or -inf, for a call with kv_len == 0 (attention.cu).
 Status cuda_forward_without_keys(const AttentionParams& params, const Execution& execution);
 

@@ -5,7 +5,6 @@
 
 #include "adapter/call.h"
 #include "core/status.h"
-#include "tensorrt/workspace.h"
 
 namespace ortflash::trt {
 namespace {

@@ -5,6 +5,8 @@ TRT8_LIB names the folder that has TensorRT's libraries (tests/trt/trt8.py). Its
 
 from __future__ import annotations
 
+import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import pycuda.driver as cuda
 import pytest
 from cases import Array
 from corpus import find_corpus
-from device import Buffer
+from device import Buffer, free_bytes
 
 import ortflash
 from ortflash.engine.device import Device
@@ -224,6 +226,36 @@ np.save(folder / "there.npy", Run(engine, np.load(folder / "feed.npz"), {{"outpu
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "there.npy").view(np.uint16), here.view(np.uint16))
+
+
+def test_a_thousand_engines_loaded_and_run_leave_nothing(trt8: Tensorrt8) -> None:
+    """And as many as there is time for are built, too: twenty."""
+    rewritten = prepare(ortflash.rewrite(plain_attention(), verify=False).model)
+    feed = attention_feed(3000, batch=1)  # the keys of its one query row are split, so that there is workspace
+    feed["query"] = feed["query"][:, :, :1]
+    profile = profile_of(feed)
+    plan = trt8.build(rewritten.SerializeToString(), profile)
+
+    def live(count: int, *, build: bool = False) -> None:
+        for _ in range(count):
+            with trt8.load(trt8.build(rewritten.SerializeToString(), profile) if build else plan) as engine:
+                Run(engine, feed, {"output": np.float16}).once()
+        trt8.log()
+
+    live(100)
+    live(5, build=True)
+    resident, free = resident_bytes(), free_bytes()
+    live(1000)
+    live(20, build=True)
+    assert resident_bytes() - resident < 8 << 20
+    assert free - free_bytes() < 8 << 20
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_refusals_are_told_in_tensorrts_log(trt8: Tensorrt8) -> None:

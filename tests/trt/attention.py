@@ -15,13 +15,14 @@ Array = npt.NDArray[Any]
 
 
 def plain_attention(dtype: int = onnx.TensorProto.FLOAT16, *, mask: bool = False) -> onnx.ModelProto:
-    """softmax(Q K^T / 8 [where the mask]) V as exporters spell it, with open batch and length."""
+    """softmax(Q K^T / 8 [where the mask]) V as exporters spell it, with open batch and lengths."""
     node, value_info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
-    shape = ["batch", HEADS, "length", HEAD_SIZE]
+    shapes = {name: ["batch", HEADS, "length", HEAD_SIZE] for name in ("key", "value")}
+    shapes["query"] = shapes["output"] = ["batch", HEADS, "q_length", HEAD_SIZE]
     np_type = onnx.helper.tensor_dtype_to_np_dtype(dtype)
     scale = onnx.numpy_helper.from_array(np.array(0.125, np_type), "scale")
     lowest = onnx.numpy_helper.from_array(np.array(-np.inf, np_type), "lowest")
-    inputs = [value_info(name, dtype, shape) for name in ("query", "key", "value")]
+    inputs = [value_info(name, dtype, shapes[name]) for name in ("query", "key", "value")]
     nodes = [
         node("Transpose", ["key"], ["key_t"], name="transpose", perm=[0, 1, 3, 2]),
         node("MatMul", ["query", "key_t"], ["scores"], name="scores"),
@@ -34,9 +35,8 @@ def plain_attention(dtype: int = onnx.TensorProto.FLOAT16, *, mask: bool = False
         last = "masked"
     nodes.append(node("Softmax", [last], ["weights"], name="softmax", axis=-1))
     nodes.append(node("MatMul", ["weights", "value"], ["output"], name="output"))
-    graph = onnx.helper.make_graph(
-        nodes, "attention", inputs, [value_info("output", dtype, shape)], [scale, lowest] if mask else [scale]
-    )
+    output = value_info("output", dtype, shapes["output"])
+    graph = onnx.helper.make_graph(nodes, "attention", inputs, [output], [scale, lowest] if mask else [scale])
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 

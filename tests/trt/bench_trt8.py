@@ -187,8 +187,8 @@ def main(
     command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as work:
         trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
-        peer = f"TensorRT {trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
-        machine = {**describe_machine("cuda"), "": f"{peer} without cuBLAS and cuDNN"}
+        version = f"{trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
+        peer, machine = f"TensorRT {version}", describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
         check_layers(trt8, rewritten)
         rows: list[Row] = []
         for one in length or [128, 512, 2048]:

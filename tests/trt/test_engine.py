@@ -5,6 +5,7 @@ It is another TensorRT than the one on most servers, but the same plugin interfa
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import onnx
 import pytest
 from corpus import find_corpus
 from driver import Driver, destroying
+from hypothesis import settings
 from op_model import make_model
 from plans import stored_fields
 from typer.testing import CliRunner
@@ -212,6 +214,28 @@ for fields in stored_fields(Path(sys.argv[2]).read_bytes()):
     command = [sys.executable, "-c", script, runtime.get_trt_plugin_path(), str(result.output)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert {"num_heads=0", "scale=0.25", "causal_alignment=bottom_right", "mask_fill=-10000"} <= set(told)
+
+
+@pytest.mark.slow
+def test_building_storing_and_loading_over_and_over_leaks_nothing(driver_v3: Driver, tmp_path: Path) -> None:
+    """1,000 engines in the nightly tests, 100 elsewhere; what is loaded is what the engine holds for the plugin."""
+    model = save(make_model(dict.fromkeys(("query", "key", "value"), F16), shapes=QKV_SHAPES), tmp_path)
+
+    def live() -> None:
+        result = build(model, tmp_path, shapes=QKV_RANGES)
+        for fields in stored_fields(result.output.read_bytes()):
+            with driver_v3.create(fields, from_engine=True) as loaded, loaded.attach() as context:
+                assert context.output_count == 1
+        gc.collect()
+
+    for _ in range(5):
+        live()
+    count = 1000 if settings().max_examples > 1000 else 100
+    before = driver_v3.allocated_bytes()
+    for _ in range(count):
+        live()
+    grown = driver_v3.allocated_bytes() - before
+    assert grown < 1000 * count, f"{grown} bytes are left of {count} engines"  # a plugin has over 1,000 bytes
 
 
 def test_a_neutral_constant_is_no_input(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Played:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
-        lengths = {"batch": (1, 1, 1), "length": (LEAST, TYPICAL, MOST)}
+        lengths = {"batch": (1, 1, 1), "length": (LEAST, TYPICAL, MOST), "q_length": (LEAST, TYPICAL, MOST)}
         inputs = []
         for spec in input_specs(model):
             columns = [(dim,) * 3 if isinstance(dim, int) else lengths[dim] for dim in spec.dims]
@@ -75,7 +75,9 @@ def test_an_engine_with_the_models_numbers_passes_at_its_typical_sizes() -> None
 def test_given_inputs_and_shapes_are_used() -> None:
     engine = Played(rewritten())
     assert verify.compare_engine(plain_attention(), engine, inputs=attention_feed(7)).passed
-    assert verify.compare_engine(plain_attention(), engine, shapes={"query": (1, 12, 11, 64)}).passed
+    assert verify.compare_engine(
+        plain_attention(), engine, shapes={"query": (1, 12, 11, 64), "key": (1, 12, 21, 64)}
+    ).passed
     assert [fed["query"][2] for fed in engine.fed] == [7, 11]
 
 

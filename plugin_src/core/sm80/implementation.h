@@ -7,4 +7,7 @@ namespace ortflash::sm80 {
 
 Implementation implementation();
 
+// As in attention.h, for these kernels.
+size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest);
+
 }  // namespace ortflash::sm80

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../status.h"
+#include "implementation.h"
 
 namespace ortflash::sm80 {
 namespace {
@@ -163,6 +164,20 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
 
   plan->grid = static_cast<unsigned>(tiles * p.key_splits);
   return {};
+}
+
+// Keys are split only so far that tiles * splits < 2 * multiprocessors + tiles where tiles < 2 * multiprocessors, and a
+// tile holds rows of at most one group of heads.
+size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
+  constexpr int64_t kMultiprocessors = 256;  // of the largest GPU that there may be; today's have up to 160
+  const KernelList kernels = kernels_for(largest.dtype, largest.precise);
+  int64_t block_kv = kernels.first[0].block_kv;
+  for (int i = 1; i < kernels.count; ++i) block_kv = std::min<int64_t>(block_kv, kernels.first[i].block_kv);
+  const int64_t splits = std::min<int64_t>(kMaxKeySplits, ceil_div(largest.kv_len, block_kv * kMinBlocksPerSplit));
+  if (smallest.q_len > kShortQuery || splits <= 1) return 0;
+  const int64_t group = std::max<int64_t>(1, largest.num_heads / std::max<int64_t>(1, largest.kv_num_heads));
+  const int64_t heads = std::min(splits * largest.batch * largest.num_heads, 4 * kMultiprocessors * group);
+  return partial_bytes(heads * std::min(largest.q_len, kShortQuery), largest.v_head_size);
 }
 
 }  // namespace ortflash::sm80

@@ -8,6 +8,11 @@
 
 namespace ortflash::sm80 {
 
+// A partial row is a row of the output and its running maximum and sum, in fp32.
+inline size_t partial_bytes(int64_t rows, int64_t v_head_size) {
+  return static_cast<size_t>(rows * (v_head_size + 2)) * sizeof(float);
+}
+
 struct Plan {
   const Kernel* kernel;
   KernelParams params;  // partial_output and partial_state are still null
@@ -17,7 +22,7 @@ struct Plan {
   int64_t partial_rows() const {
     return params.key_splits > 1 ? int64_t{1} * params.key_splits * params.batch * params.num_heads * params.q_len : 0;
   }
-  size_t workspace_bytes() const { return partial_rows() * (params.v_head_size + 2) * sizeof(float); }
+  size_t workspace_bytes() const { return partial_bytes(partial_rows(), params.v_head_size); }
 };
 
 // Chooses for valid params. Reads pointers only for their alignment, and not for anything that changes the workspace.
