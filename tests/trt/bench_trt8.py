@@ -188,7 +188,8 @@ def main(
     with tempfile.TemporaryDirectory() as work:
         trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
         version = f"{trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
-        peer, machine = f"TensorRT {version}", describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
+        peer = f"TensorRT {version}"
+        machine = describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
         check_layers(trt8, rewritten)
         rows: list[Row] = []
         for one in length or [128, 512, 2048]:
