@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ortflash.bench import grids, kernel_cpu, race
-from ortflash.bench.command import app, markdown_of, with_tables
+from ortflash.bench.command import app, markdown_of, summary_of, with_tables
 from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
 from ortflash.measure import measure
 
@@ -42,6 +42,29 @@ def test_table_shows_every_candidate_and_leaves_gaps_for_those_that_did_not_run(
     _benchmark().save(tmp_path)
     text = markdown_of(tmp_path)
     assert "| a case | 2 ms, 500 GFLOP/s, 3 MiB | 4 ms |  | 2.00x (slow peer) | 1.0e-06 |" in text
+
+
+def test_summary_is_a_line_a_file(tmp_path: Path) -> None:
+    _benchmark().save(tmp_path)
+    text = summary_of(tmp_path)
+    ratio = "2.00x of slow peer: a case"
+    assert text.splitlines()[2:] == [f"| table | 1 | 2.00x | {ratio} | {ratio} | `ortflash bench` |"]
+
+
+def test_plot_has_a_panel_a_head_size_and_mask_and_a_line_a_candidate(tmp_path: Path) -> None:
+    rows = []
+    for size in (64, 128):
+        for causal in (False, True):
+            for length in (512, 1024):
+                sizes = {"head_size": size, "is_causal": causal, "q_len": length, "dtype": "float16"}
+                figures = {OURS: Figure(1.0, 9.0), "peer": Figure(2.0, 4.5), "absent": Figure(math.nan)}
+                rows.append(Row("case", figures, sizes))
+    path = Benchmark("grid", "ortflash bench", {"GPU": "one"}, "Median.", tuple(rows)).save(tmp_path)
+    assert CliRunner().invoke(app, ["plot", str(path)]).exit_code == 0
+    text = path.with_suffix(".svg").read_text(encoding="utf-8")
+    titles = [f"head {size}, {mask}" for size in (64, 128) for mask in ("full", "causal")]
+    assert [text.count(f"<!-- {title} -->") for title in titles] == [1, 1, 1, 1]
+    assert (text.count("<!-- peer -->"), text.count("<!-- absent -->")) == (4, 0)
 
 
 def test_race_rotates_the_order_and_takes_the_median() -> None:
@@ -88,8 +111,10 @@ def test_kernel_race_on_the_cpu_writes_its_table(tmp_path: Path, monkeypatch: py
 
 def test_readme_shows_the_results_that_the_repository_holds() -> None:
     root = Path(__file__).parent.parent
-    text = (root / "README.md").read_text(encoding="utf-8")
-    assert with_tables(text, markdown_of(root / "docs" / "benchmarks")) == text
+    folder = root / "docs" / "benchmarks"
+    for file, tables in ((root / "README.md", summary_of(folder)), (folder / "README.md", markdown_of(folder))):
+        text = file.read_text(encoding="utf-8")
+        assert with_tables(text, tables) == text, file
 
 
 @pytest.mark.slow

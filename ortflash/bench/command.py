@@ -11,7 +11,7 @@ import typer
 from ..errors import OrtflashError
 from .grids import GRIDS
 from .race import Protocol
-from .results import Benchmark, Row
+from .results import Benchmark, Row, summary
 
 DEFAULT_FOLDER = Path("docs/benchmarks")
 MARKERS = ("<!-- benchmarks: written by `ortflash bench table --into` -->", "<!-- end of benchmarks -->")
@@ -92,17 +92,42 @@ def table(
     into: Annotated[
         Path | None, typer.Option(help="Put it between this file's two marker lines instead.", metavar="README.md")
     ] = None,
+    short: Annotated[bool, typer.Option("--summary", help="A line a file: ours against the best peers.")] = False,
 ) -> None:
-    """Print everything in a folder of results as the Markdown that the README shows."""
+    """Print everything in a folder of results as Markdown."""
+    text = summary_of(folder) if short else markdown_of(folder)
     if into is None:
-        typer.echo(markdown_of(folder))
+        typer.echo(text)
     else:
-        into.write_text(with_tables(into.read_text(encoding="utf-8"), markdown_of(folder)), encoding="utf-8")
+        into.write_text(with_tables(into.read_text(encoding="utf-8"), text), encoding="utf-8")
+
+
+@app.command()
+def plot(
+    results: Annotated[Path, typer.Argument(help="A JSON that bench kernel wrote.", exists=True)],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="An .svg or .png; default: beside it.")] = None,
+    dtype: Annotated[str, typer.Option(help="Calls of this type.")] = "float16",
+) -> None:
+    """Draw TFLOP/s against sequence length, ours and the peers'."""
+    from .plot import plot_lengths
+
+    written = output or results.with_suffix(".svg")
+    plot_lengths(Benchmark.load(results), written, dtype)
+    typer.echo(f"Written: {written}")
 
 
 def markdown_of(folder: Path) -> str:
     """All results of a folder, by name."""
-    return "\n\n".join(Benchmark.load(path).markdown() for path in sorted(folder.glob("*.json")))
+    return "\n\n".join(benchmark.markdown() for benchmark in _load(folder))
+
+
+def summary_of(folder: Path) -> str:
+    """All results of a folder, a line each."""
+    return summary(_load(folder))
+
+
+def _load(folder: Path) -> list[Benchmark]:
+    return [Benchmark.load(path) for path in sorted(folder.glob("*.json"))]
 
 
 def with_tables(text: str, tables: str) -> str:

@@ -109,6 +109,21 @@ class Benchmark:
         return "\n".join(lines)
 
 
+def summary(benchmarks: Sequence[Benchmark]) -> str:
+    """One line a benchmark: how ours stands against the best peer of each row."""
+    lines = ["| what | rows | geometric mean | least | most | command |", "|---" * 6 + "|"]
+    for benchmark in benchmarks:
+        rated = sorted(((row.ratio, row) for row in benchmark.rows if row.ratio is not None), key=lambda pair: pair[0])
+        if not rated:
+            continue
+        mean = geometric_mean([ratio for ratio, _ in rated])
+        ends = [f"{ratio:.2f}x of {row.best_peer}: {row.case}" for ratio, row in (rated[0], rated[-1])]
+        lines.append(
+            f"| {benchmark.name} | {len(rated)} | {mean:.2f}x | {ends[0]} | {ends[1]} | `{benchmark.command}` |"
+        )
+    return "\n".join(lines)
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The n-th root of the product."""
     return math.exp(sum(map(math.log, values)) / len(values))

@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t kMaxSize = std::numeric_limits<int32_t>::max();
 
+Status invalid(const char* sentence) { return make_status(StatusCode::kInvalidArgument, "%s", sentence); }
+
 template <class... Arguments>
 Status invalid(const char* format, Arguments... arguments) {
   return make_status(StatusCode::kInvalidArgument, format, arguments...);
