@@ -255,7 +255,7 @@ def reordered(*inputs: Any, tf32: bool = False, **named: Any) -> tuple[Array, Ar
     """
     p = problem(*inputs, **named)
     dtype = p.query.dtype
-    operand = _rounded_to_tf32 if tf32 else _as_float32
+    operand = rounded_to_tf32 if tf32 else _as_float32
     output = np.zeros((*p.query.shape[:3], p.value.shape[3]), dtype)
     softmax_lse = np.full(p.query.shape[:3], -np.inf, np.float32)
     for b, n, m in p.heads():
@@ -291,7 +291,7 @@ def _as_float32(array: Array) -> Array:
     return array.astype(np.float32)
 
 
-def _rounded_to_tf32(array: Array) -> Array:
+def rounded_to_tf32(array: Array) -> Array:
     """Round to 10 bits of fraction, to the nearest even, as fp32."""
     bits = array.astype(np.float32).view(np.uint32)
     rounded: Array = (bits + 0xFFF + ((bits >> 13) & 1)) & np.uint32(0xFFFFE000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,22 +29,28 @@ def gradients(d_output: Array, *inputs: Any, **named: Any) -> Gradients:
     return _evaluate(p, _exact, np.dtype(np.float64), p.query.astype(np.float64), d_output)
 
 
-def reordered(d_output: Array, *inputs: Any, **named: Any) -> Gradients:
+def reordered(d_output: Array, *inputs: Any, tf32: bool = False, **named: Any) -> Gradients:
     """Every gradient as an unfused graph of the inputs' type computes it: P, dP and dS rounded to that type.
 
-    Each in its input's type.
+    Each in its input's type. With ``tf32``, every operand of a product is rounded as TF32 tensor cores do; for fp32
+    inputs on GPUs.
     """
     p = reference.problem(*inputs, **named)
     dtype = p.query.dtype
+    if tf32:
+        to_tf32 = reference.rounded_to_tf32
+        p = replace(p, query=to_tf32(p.query), key=to_tf32(p.key), value=to_tf32(p.value))
+        return _evaluate(p, to_tf32, np.dtype(np.float32), p.query, to_tf32(d_output))
     return _evaluate(p, lambda x: x.astype(dtype).astype(np.float32), np.dtype(np.float32), p.query, d_output)
 
 
-def rounding_floor(d_output: Array, *inputs: Any, seed: int = 0, **named: Any) -> dict[str, float]:
+def rounding_floor(d_output: Array, *inputs: Any, seed: int = 0, tf32: bool = False, **named: Any) -> dict[str, float]:
     """Errors of each gradient below which a difference says nothing, measured as :func:`reference.rounding_floor` does.
 
     Query elements and those of d_output are off by the rounding of an fp32 sum of their products, and rowsum(P * dP)
     comes from an output that is rounded to its type and off likewise: the difference of two such sums has an error even
     where it should be exactly 0, as with a single key. softmax_lse is a rounded fp32 number, too, and P = exp(S - lse).
+    With ``tf32`` both are off by what TF32 leaves of the two factors instead, up to 2^-11 of each.
     """
     p = reference.problem(*inputs, **named)
     query = p.query.astype(np.float64)
@@ -52,7 +59,8 @@ def rounding_floor(d_output: Array, *inputs: Any, seed: int = 0, **named: Any) -
 
     def moved(array: Array, terms: int) -> Array:
         signs = rng.choice([-1.0, 1.0], size=array.shape)
-        return np.asarray(array.astype(np.float64) * (1 + signs * math.sqrt(terms) * 2.0**-24))
+        step = 2.0**-10 if tf32 else math.sqrt(terms) * 2.0**-24
+        return np.asarray(array.astype(np.float64) * (1 + signs * step))
 
     size = p.value.shape[-1]
     output = _as_heads(p, reference.attention(*inputs, **named)[0]).astype(p.query.dtype)

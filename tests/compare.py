@@ -11,9 +11,9 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from cases import Array, AttentionCase
+from cases import DTYPES, Array, AttentionCase
 
-from ortflash import reference
+from ortflash import reference, reference_gradients
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,23 @@ def expect(case: AttentionCase, seed: int = 0, tf32: bool = False) -> tuple[Expe
         Expected("output", exact[0], reordered[0], floors[0]),
         Expected("softmax_lse", exact[1], reordered[1], floors[1]),
     )
+
+
+def draw_d_output(case: AttentionCase, output: Array) -> Array:
+    """The gradient that comes in, of the output's shape and type."""
+    drawn: Array = np.random.default_rng(7).standard_normal(output.shape).astype(DTYPES[case.dtype])
+    return drawn
+
+
+@functools.lru_cache(maxsize=4)
+def expect_gradients(case: AttentionCase, tf32: bool = False) -> dict[str, Expected]:
+    """What each gradient of a case should be, of its first inputs and :func:`draw_d_output`'s gradient."""
+    inputs, attributes = case.make_inputs(), case.attributes()
+    d_output = draw_d_output(case, reference.attention(**inputs, **attributes)[0])
+    exact = reference_gradients.gradients(d_output, **inputs, **attributes)
+    reordered = reference_gradients.reordered(d_output, **inputs, **attributes, tf32=tf32)
+    floors = reference_gradients.rounding_floor(d_output, **inputs, **attributes, tf32=tf32)
+    return {name: Expected(name, exact[name], reordered[name], floors[name]) for name in exact}
 
 
 def check(actual: Array, expected: Expected) -> None:

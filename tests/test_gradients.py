@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from cases import CASES, DROPOUT, DTYPES, LOWEST, Array, AttentionCase
-from compare import Expected, check
+from compare import check, draw_d_output, expect_gradients
 from hypothesis import given
 from strategies import attention_cases
 
@@ -17,12 +16,6 @@ from ortflash import core, reference, reference_gradients
 
 GRADIENT_CASES = [case for case in [*CASES, *DROPOUT] if case.q_len * case.sizes["T"] <= 300_000]
 IMPLEMENTATIONS = core.library().implementations("cpu", backward=True)
-
-
-def draw_d_output(case: AttentionCase, output: Array) -> Array:
-    """The gradient that comes in, of the output's shape and type."""
-    drawn: Array = np.random.default_rng(7).standard_normal(output.shape).astype(DTYPES[case.dtype])
-    return drawn
 
 
 def run(case: AttentionCase, implementation: str = "", threads: int = 1, **attributes: Any) -> dict[str, Array]:
@@ -43,19 +36,8 @@ def run(case: AttentionCase, implementation: str = "", threads: int = 1, **attri
     )
 
 
-@functools.lru_cache(maxsize=4)
-def expect(case: AttentionCase) -> dict[str, Expected]:
-    """What each gradient should be."""
-    inputs, attributes = case.make_inputs(), case.attributes()
-    d_output = draw_d_output(case, reference.attention(**inputs, **attributes)[0])
-    exact = reference_gradients.gradients(d_output, **inputs, **attributes)
-    reordered = reference_gradients.reordered(d_output, **inputs, **attributes)
-    floors = reference_gradients.rounding_floor(d_output, **inputs, **attributes)
-    return {name: Expected(name, exact[name], reordered[name], floors[name]) for name in exact}
-
-
 def check_case(case: AttentionCase, implementation: str) -> None:
-    expected = expect(case)
+    expected = expect_gradients(case)
     actual = run(case, implementation)
     assert actual.keys() == expected.keys()
     for name, gradient in actual.items():
@@ -188,9 +170,9 @@ def test_a_wrong_attribute_is_caught(name: str, wrong: dict[str, Any]) -> None:
         mask_fill=-4.0,
         dropout_p=0.2,
     )
-    check(run(case)[name], expect(case)[name])
+    check(run(case)[name], expect_gradients(case)[name])
     with pytest.raises(AssertionError):
-        check(run(case, **wrong)[name], expect(case)[name])
+        check(run(case, **wrong)[name], expect_gradients(case)[name])
 
 
 # ------------------------------------------------------------------------------------------------------- memory

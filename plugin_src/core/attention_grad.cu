@@ -1,6 +1,7 @@
 // CUDA's entries for the gradients' dispatcher (implementation_grad.h): the list, and the gradients that are all zero.
 #include "gpu.h"
 #include "implementation_grad.h"
+#include "sm80/backward.h"
 
 namespace ortflash {
 namespace {
@@ -20,7 +21,10 @@ __global__ void write_zeros(GradientView view, int64_t elements) {
 
 }  // namespace
 
-GradImplementationList cuda_grad_implementations() { return {nullptr, 0}; }
+GradImplementationList cuda_grad_implementations() {
+  static const GradImplementation implementations[] = {sm80::grad_implementation()};
+  return {implementations, sizeof(implementations) / sizeof(implementations[0])};
+}
 
 Status cuda_zero_gradients(const GradientViews& gradients, const Execution& execution) {
   const cudaStream_t stream = static_cast<cudaStream_t>(execution.stream);
