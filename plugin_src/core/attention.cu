@@ -36,7 +36,6 @@ ImplementationList cuda_implementations() {
   static const Implementation implementations[] = {
 #ifdef ORTFLASH_WITH_SM90
       sm90::implementation(),
-      sm90::terms_implementation(),
 #endif
       sm80::implementation(),
   };

@@ -52,6 +52,13 @@ struct Choice {
   Status status;
 };
 
+inline bool only_by_name(const Implementation& candidate, const AttentionParams& params) {
+  return candidate.only_by_name != nullptr && candidate.only_by_name(params);
+}
+inline bool only_by_name(const GradImplementation& candidate, const AttentionGradParams&) {
+  return candidate.only_by_name;
+}
+
 // The first implementation that covers the call (only the one called `name`, where a name is given), or why the last
 // one, which is the most general, doesn't.
 template <class Candidate, class Params>
@@ -61,7 +68,7 @@ Choice<Candidate> choose(const Candidate* first, size_t count, const Params& par
   Choice<Candidate> choice;
   for (size_t i = 0; i < count; ++i) {
     const Candidate& candidate = first[i];
-    if (any_name ? candidate.only_by_name : std::strcmp(candidate.name, name) != 0) continue;
+    if (any_name ? only_by_name(candidate, params) : std::strcmp(candidate.name, name) != 0) continue;
     Status status = covers(candidate, params, sizes, required, device);
     if (status.ok()) return {&candidate, status};
     choice.status = status;

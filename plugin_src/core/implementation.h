@@ -55,8 +55,8 @@ struct Implementation {
   // Name with the tile chosen for this call, or null where `name` says it all.
   void (*describe)(const AttentionParams& params, const Execution& execution, char* name, size_t capacity);
 
-  // Only taken where the caller names it: for what tests cover and the dispatcher shouldn't choose yet.
-  bool only_by_name = false;
+  // Whether a call that it takes goes to it only where the caller names it, because a later one is faster; null: never.
+  bool (*only_by_name)(const AttentionParams& params) = nullptr;
 };
 
 struct ImplementationList {

@@ -72,8 +72,10 @@ class Consumer {
         softmax.step(s, p_.scale_log2, factor);
         wgmma_wait<0>();
         pin(o);
-        if (accumulate) release_value(keys_ - 2);
-        rescale(o, factor);
+        if (accumulate) {
+          release_value(keys_ - 2);
+          rescale(o, factor);
+        }
         convert(s, weights);
         if (uniform(step.last)) break;
 
@@ -165,7 +167,10 @@ class Consumer {
   // O += P V of block keys_ - 1.
   __device__ __forceinline__ void issue_weighted(Output& o, const Weights& weights, bool accumulate) {
     const auto& v_smem = shared_.v[slot_of<Tile::KV_STAGES>(keys_ - 1)];
-    const uint64_t v = matrix_descriptor(smem_address(v_smem), Tile::BLOCK_KV * 128, 1024);
+    // From one panel of columns to the next; V of 64 columns is followed by the ones.
+    const uint32_t panel =
+        Tile::SUM_BY_PRODUCT ? smem_address(shared_.ones) - smem_address(v_smem) : Tile::BLOCK_KV * 128;
+    const uint64_t v = matrix_descriptor(smem_address(v_smem), panel, 1024);
     pin(o);
     wgmma_fence();
 #pragma unroll

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 
@@ -25,12 +26,10 @@ Status accepts(const AttentionParams& params) {
   return choose_kernel(params, &kernel);
 }
 
-Status accepts_without_terms(const AttentionParams& params) {
-  const Kernel* kernel = nullptr;
-  const Status status = choose_kernel(params, &kernel);
-  if (!status.ok() || (kernel->uses & (kFull | kBanded)) != 0) return status;
-  return make_status(StatusCode::kUnsupported, "sm90 takes scales above 0; this call has %g",
-                     static_cast<double>(params.scale));
+// Small problems leave these large tiles mostly empty, and a tile walks over all its keys alone.
+bool slower_than_others(const AttentionParams& params) {
+  if (params.q_len <= 16 || stages_what_others_load(params)) return true;
+  return params.q_len <= 64 && params.kv_len <= 128 && std::max(params.head_size, params.v_head_size) <= 64;
 }
 
 size_t workspace_size(const AttentionParams&, const Execution&) { return 0; }
@@ -72,20 +71,10 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 
 }  // namespace
 
-constexpr uint32_t kWithoutTerms = kFeatureFloat16 | kFeatureBFloat16 | kFeatureCausal | kFeatureWindow |
-                                   kFeatureKeyLengths | kFeatureSinks | kFeatureGroupedHeads | kFeatureSplitHeadSize |
-                                   kFeatureLse;
-constexpr uint32_t kEverything = kAllFeatures & ~(kFeatureFloat32 | kFeaturePrecise | kFeatureDropout);
-
-// Until the tests have run on a Hopper GPU since the kernels last changed (README.md).
-constexpr bool kOnlyByName = true;
-
 Implementation implementation() {
-  return {"sm90", kWithoutTerms, 256, hardware, accepts_without_terms, workspace_size, forward, describe, kOnlyByName};
-}
-
-Implementation terms_implementation() {
-  return {"sm90-terms", kEverything, 256, hardware, accepts, workspace_size, forward, describe, kOnlyByName};
+  constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
+  return {"sm90",   kAllFeatures & ~kMissing, 256, hardware, accepts, workspace_size, forward,
+          describe, slower_than_others};
 }
 
 }  // namespace ortflash::sm90

@@ -5,11 +5,6 @@
 
 namespace ortflash::sm90 {
 
-// Attention without terms on the scores: causal, windows, key_lengths, sinks, grouped heads, softmax_lse.
 Implementation implementation();
-
-// Everything: softcap, attn_bias, attn_mask and block_mask as well. By name only, until its kernels for bias, mask and
-// key terms have passed the tests on a GPU in their present form (README.md).
-Implementation terms_implementation();
 
 }  // namespace ortflash::sm90

@@ -99,17 +99,6 @@ Use use_of(const AttentionParams& p) {
 
 Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.row, 1}; }
 
-// A tile walks over all its keys alone, so a few tiles over many keys leave most of the GPU idle.
-Status check_parallelism(const AttentionParams& p, const Kernel& kernel) {
-  constexpr int64_t kFewTiles = 66, kManyKeys = 1024;  // half of an H100's or H200's multiprocessors
-  const int64_t tiles = p.batch * p.num_heads * ((p.q_len + kernel.block_q - 1) / kernel.block_q);
-  if (tiles >= kFewTiles || p.kv_len < kManyKeys || p.q_len > kernel.block_q) return {};
-  return make_status(StatusCode::kUnsupported,
-                     "sm90 leaves %lld tiles of queries over %lld keys to sm80, which splits "
-                     "the keys",
-                     static_cast<long long>(tiles), static_cast<long long>(p.kv_len));
-}
-
 }  // namespace
 
 Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
@@ -131,6 +120,12 @@ Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
     return make_status(StatusCode::kUnsupported, "sm90 takes an fp32 attn_bias only where all rows share it");
   }
 
+  if (p.block_mask != nullptr && p.block_size < 128) {
+    return make_status(StatusCode::kUnsupported,
+                       "sm90 takes block masks with blocks of 128 or 256; this call's have %lld",
+                       static_cast<long long>(p.block_size));
+  }
+
   const KernelList list = p.dtype == DType::kFloat16 ? float16_kernels() : bfloat16_kernels();
   const Use use = use_of(p);
   for (const unsigned wanted : {static_cast<unsigned>(use), static_cast<unsigned>(kAnything)}) {
@@ -139,10 +134,21 @@ Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
       if ((candidate.uses & wanted) == 0 || candidate.head < std::max(p.head_size, p.v_head_size)) continue;
       if (p.softmax_lse != nullptr && !candidate.writes_lse) continue;
       *kernel = &candidate;
-      return check_parallelism(p, candidate);
+      return {};
     }
   }
   return make_status(StatusCode::kUnsupported, "sm90 takes head sizes up to 256");
+}
+
+bool stages_what_others_load(const AttentionParams& p) {
+  const bool staged = bias_term(p).source == TermSource::kElements || mask_term(p).source == TermSource::kElements;
+  if (!staged || p.softcap > 0 || p.block_mask != nullptr || p.kv_len % 4 != 0) return false;
+  const auto by_four = [](const void* data, const Strides& s, int bytes) {
+    const uint64_t together = reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(s.batch * bytes) |
+                              static_cast<uint64_t>(s.head * bytes) | static_cast<uint64_t>(s.row * bytes);
+    return data == nullptr || (s.column == 1 && together % (4 * static_cast<uint64_t>(bytes)) == 0);
+  };
+  return by_four(p.attn_bias, p.bias_strides, 2) && by_four(p.attn_mask, p.mask_strides, 1);
 }
 
 Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu, Plan* plan) {

@@ -43,7 +43,10 @@ struct alignas(1024) SharedStorage {
   // Tiles of 16-bit elements are panels of 64 columns, 128-byte swizzled by the copy engine.
   uint8_t q[Tile::Q_STAGES][Tile::WARPGROUPS][Tile::Q_BYTES];  // panels [64 rows][64]
   uint8_t k[Tile::KV_STAGES][Tile::KV_BYTES];                  // panels [BLOCK_KV][64]
-  uint8_t v[Tile::KV_STAGES][Tile::V_SLOT_BYTES];              // the same, and a panel of ones where P V sums the rows
+  uint8_t v[Tile::KV_STAGES][Tile::KV_BYTES];
+  alignas(Tile::SUM_BY_PRODUCT
+              ? 1024
+              : 1) uint8_t ones[Tile::SUM_BY_PRODUCT ? Tile::ONES_BYTES : 1];  // what P V multiplies to sum the rows
   typename Select<Tile::TERMS, TermTiles<Tile>, NoTermTiles>::Type terms;
 
   // More slots than Q has: a tile's description outlives its Q, until its rows are stored.
@@ -56,14 +59,10 @@ struct alignas(1024) SharedStorage {
   Barrier v_landed;  // before the rows past key_lengths are zeroed
   Barrier term_full[Tile::TERM_STAGES][Tile::WARPGROUPS], term_empty[Tile::TERM_STAGES][Tile::WARPGROUPS];
 
-  // By all threads. Only the first column of the ones counts, and all of a panel is easier to write than one of it.
+  // By all threads. Only one column of the ones counts, and all of a panel is easier to write than that.
   __device__ void write_ones() {
-    using T = typename Tile::Element;
-    for (int stage = 0; stage < Tile::KV_STAGES; ++stage) {
-      auto* ones = reinterpret_cast<uint32_t*>(v[stage] + Tile::KV_BYTES);
-      for (int i = threadIdx.x; i < (Tile::V_SLOT_BYTES - Tile::KV_BYTES) / 4; i += Tile::THREADS) {
-        ones[i] = pack<T>(1.0f, 1.0f);
-      }
+    for (int i = threadIdx.x; i < Tile::ONES_BYTES / 4; i += Tile::THREADS) {
+      reinterpret_cast<uint32_t*>(ones)[i] = pack<typename Tile::Element>(1.0f, 1.0f);
     }
     fence_proxy_async();
   }

@@ -44,26 +44,29 @@ struct Tile {
   static constexpr int BLOCK_Q = kWarpgroupRows * WARPGROUPS;
   static constexpr int THREADS = 128 * (WARPGROUPS + 1);
   static constexpr int PANELS = (HEAD + kPanel - 1) / kPanel;
-  static constexpr int KV_STAGES = 2;
   static constexpr int O_COLUMNS = HEAD + (SUM_BY_PRODUCT ? 8 : 0);  // of P V
-  static_assert(!SUM_BY_PRODUCT || HEAD % kPanel == 0, "the ones are a panel of their own");
+  static_assert(!SUM_BY_PRODUCT || HEAD == kPanel, "the ones are the second panel of every stage of V");
 
-  static constexpr int Q_BYTES = kWarpgroupRows * PANELS * kPanel * 2;                    // of one warpgroup
-  static constexpr int KV_BYTES = BLOCK_KV * PANELS * kPanel * 2;                         // of a stage of K, or of V
-  static constexpr int V_SLOT_BYTES = KV_BYTES + SUM_BY_PRODUCT * BLOCK_KV * kPanel * 2;  // V and the ones
+  static constexpr int Q_BYTES = kWarpgroupRows * PANELS * kPanel * 2;  // of one warpgroup
+  static constexpr int KV_BYTES = BLOCK_KV * PANELS * kPanel * 2;       // of a stage of K, or of V
+  static constexpr int ONES_BYTES = SUM_BY_PRODUCT ? BLOCK_KV * kPanel * 2 : 0;
   // Of one warpgroup.
   static constexpr int BIAS_BYTES = BIAS_TILES ? kWarpgroupRows * BLOCK_KV * 2 : 0;
   static constexpr int MASK_BYTES = MASK_TILES ? kWarpgroupRows * BLOCK_KV : 0;
   static constexpr int BIT_BYTES = ANY_TERMS ? 2 * kWarpgroupRows * BLOCK_KV / 8 : 0;
   static constexpr int TERM_BYTES = WARPGROUPS * (BIAS_BYTES + MASK_BYTES) + (KEY_TERMS ? BLOCK_KV * 4 : 0);
 
-  // A second slot for Q (and for the tiles of bias and mask) where it fits: 4 KB stay for barriers and alignment.
-  static constexpr int FREE_BYTES =
-      kSharedMemoryLimit - 4096 - WARPGROUPS * BIT_BYTES - KV_STAGES * (KV_BYTES + V_SLOT_BYTES);
-  static constexpr int TERM_STAGES = FREE_BYTES >= WARPGROUPS * Q_BYTES + 2 * TERM_BYTES ? 2 : 1;
-  static constexpr int Q_STAGES = FREE_BYTES >= 2 * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES ? 2 : 1;
+  // Two stages of everything, or fewer of Q and of the terms where that doesn't fit, or more of K and V where it does:
+  // in short sequences they come from memory and not from L2. 4 KB stay for barriers and alignment.
+  static constexpr int FREE_BYTES = kSharedMemoryLimit - 4096 - WARPGROUPS * BIT_BYTES - ONES_BYTES;
+  static constexpr bool fits(int kv_stages, int q_stages, int term_stages) {
+    return FREE_BYTES >= 2 * kv_stages * KV_BYTES + q_stages * WARPGROUPS * Q_BYTES + term_stages * TERM_BYTES;
+  }
+  static constexpr int TERM_STAGES = fits(2, 1, 2) ? 2 : 1;
+  static constexpr int Q_STAGES = fits(2, 2, TERM_STAGES) ? 2 : 1;
+  static constexpr int KV_STAGES = fits(4, Q_STAGES, TERM_STAGES) ? 4 : 2;
+  static_assert(fits(KV_STAGES, Q_STAGES, TERM_STAGES), "the tile does not fit");
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
-  static_assert(FREE_BYTES >= Q_STAGES * WARPGROUPS * Q_BYTES + TERM_STAGES * TERM_BYTES, "the tile does not fit");
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
   static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 56 : 40;
