@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,3 +44,10 @@ def _cuda_context() -> Iterator[None]:
     context.push()
     yield
     context.pop()
+
+
+@pytest.fixture
+def alone_on_the_device() -> None:
+    """For tests that watch the device's free memory, which other workers take, too."""
+    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+        pytest.skip("watches the device's memory: run it without pytest's -n")
