@@ -87,6 +87,48 @@ def model(
 
 
 @app.command()
+def density(
+    length: Annotated[int, typer.Option(min=1, help="Sequence length.")] = 16384,
+    head_size: Annotated[int, typer.Option(min=1, help="Head size.")] = 64,
+    repetitions: Repetitions = 5,
+    pause_ms: Pause = -1.0,
+    name: Name = "density",
+    output: Output = DEFAULT_FOLDER,
+) -> None:
+    """On a GPU: time against the density of a block mask, forward and backward, beside dense attention."""
+    from .density import problems, race_problem
+
+    protocol = _protocol("cuda", repetitions, pause_ms)
+    rows = []
+    for problem in problems(length, head_size):
+        for row in race_problem(problem, protocol):
+            _show(row)
+            rows.append(row)
+    _finish(
+        name, rows, "cuda", 1, protocol.sentence("ours as two launches in a CUDA graph, cuDNN as one launch"), output
+    )
+
+
+@app.command()
+def io(
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
+    heads: Annotated[int, typer.Option(min=1, help="Heads.")] = 16,
+    length: Annotated[int, typer.Option(min=1, help="Sequence length.")] = 1024,
+    head_size: Annotated[int, typer.Option(min=1, help="Head size.")] = 64,
+    name: Name = "io",
+    output: Output = DEFAULT_FOLDER,
+) -> None:
+    """On a GPU, with ncu: bytes of device memory that forward and backward move; by default GPT-2 medium's call."""
+    from .io import measure
+    from .io_target import CANDIDATES
+
+    rows = measure(batch, heads, length, head_size, list(CANDIDATES))
+    for row in rows:
+        _show(row)
+    _finish(name, rows, "cuda", 1, "Sums over all kernels of one call, as ncu reports them.", output)
+
+
+@app.command()
 def table(
     folder: Annotated[Path, typer.Argument(help="Folder of JSON files.")] = DEFAULT_FOLDER,
     into: Annotated[
@@ -104,15 +146,19 @@ def table(
 
 @app.command()
 def plot(
-    results: Annotated[Path, typer.Argument(help="A JSON that bench kernel wrote.", exists=True)],
+    results: Annotated[Path, typer.Argument(help="A JSON that bench kernel or bench density wrote.", exists=True)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="An .svg or .png; default: beside it.")] = None,
     dtype: Annotated[str, typer.Option(help="Calls of this type.")] = "float16",
 ) -> None:
-    """Draw TFLOP/s against sequence length, ours and the peers'."""
-    from .plot import plot_lengths
+    """Draw TFLOP/s against sequence length, or time against density; ours and the peers'."""
+    from .plot import plot_densities, plot_lengths
 
     written = output or results.with_suffix(".svg")
-    plot_lengths(Benchmark.load(results), written, dtype)
+    found = Benchmark.load(results)
+    if any("density" in row.sizes for row in found.rows):
+        plot_densities(found, written)
+    else:
+        plot_lengths(found, written, dtype)
     typer.echo(f"Written: {written}")
 
 
@@ -157,7 +203,9 @@ def _protocol(device: str, repetitions: int, pause_ms: float) -> Protocol:
 
 def _show(row: Row) -> None:
     times = ", ".join(
-        f"{name} {figure.time_ms:.3g} ms" + (f" ({figure.tflops:.3g} TFLOP/s)" if figure.tflops else "")
+        f"{name} {figure.time_ms:.3g} ms"
+        + (f" ({figure.tflops:.3g} TFLOP/s)" if figure.tflops else "")
+        + (f" ({figure.moved_bytes / 1e9:.2f} GB)" if figure.moved_bytes else "")
         for name, figure in row.figures.items()
         if figure.ran
     )

@@ -1,7 +1,9 @@
-"""Results of a grid over sequence lengths as a picture: TFLOP/s of ours and of each peer, a panel a kind of call."""
+"""Results as a picture: TFLOP/s by sequence length, or time by the density of a block mask; a panel a kind of call."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +24,62 @@ def plot_lengths(benchmark: Benchmark, output: Path, dtype: str = "float16") -> 
     panels = _panels(benchmark, dtype)
     if not panels:
         raise OrtflashError(f"{benchmark.name} has no calls in {dtype} at several lengths to draw.")
+    with _canvas(
+        len(panels), output, f"{benchmark.machine.get('GPU', '')}, {dtype}: TFLOP/s by sequence length"
+    ) as axes:
+        for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+            _draw(axis, title, rows)
+
+
+@contextmanager
+def _canvas(panels: int, output: Path, title: str) -> Iterator[list[Any]]:
+    """Axes for so many panels; saved in the end."""
     try:
         import matplotlib
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise MissingExtraError("matplotlib", "bench") from None
-    lines = -(-len(panels) // _COLUMNS)
+    lines = -(-panels // _COLUMNS)
     with matplotlib.rc_context({"svg.hashsalt": "ortflash", "font.size": 9}):
         canvas = Canvas(figsize=(_COLUMNS * _PANEL_INCHES[0], lines * _PANEL_INCHES[1]), layout="constrained")
-        axes = canvas.subplots(lines, _COLUMNS, squeeze=False).flat
-        for axis, (title, rows) in zip(axes, panels.items(), strict=False):
-            _draw(axis, title, rows)
-        for axis in list(axes)[len(panels) :]:
+        axes = list(canvas.subplots(lines, _COLUMNS, squeeze=False).flat)
+        for axis in axes[panels:]:
             axis.set_visible(False)
-        canvas.suptitle(f"{benchmark.machine.get('GPU', '')}, {dtype}: TFLOP/s by sequence length")
+        yield axes[:panels]
+        canvas.suptitle(title)
         canvas.savefig(output, metadata={"Date": None} if output.suffix == ".svg" else None)
+
+
+def plot_densities(benchmark: Benchmark, output: Path) -> None:
+    """Draw time against the density of the block mask, a panel for forward and backward, with the proportional line.
+
+    Raises:
+        MissingExtraError: matplotlib isn't installed.
+        OrtflashError: No rows of several densities at one length.
+    """
+    panels: dict[str, list[Row]] = {}
+    for row in benchmark.rows:
+        if "density" in row.sizes and row.figures[OURS].ran:
+            panels.setdefault(f"{row.sizes['pass']}, S {row.sizes['length']}", []).append(row)
+    panels = {title: rows for title, rows in panels.items() if len(rows) > 1}
+    if not panels:
+        raise OrtflashError(f"{benchmark.name} has no calls of several densities to draw.")
+    with _canvas(len(panels), output, f"{benchmark.machine.get('GPU', '')}: time by density of the block mask") as axes:
+        for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+            densities = [row.sizes["density"] for row in rows]
+            dense = rows[0].figures[OURS].time_ms / densities[0]
+            axis.plot(densities, [row.figures[OURS].time_ms for row in rows], label=OURS, linewidth=2.5, marker="o")
+            axis.plot(densities, [dense * share for share in densities], label="proportional", linestyle=":")
+            for name in dict.fromkeys(name for row in rows for name, figure in row.figures.items() if figure.ran):
+                if name != OURS:
+                    axis.plot(densities, [row.figures[name].time_ms for row in rows], label=name, marker=".")
+            axis.set_title(title)
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+            axis.set_xticks(densities, [f"1/{round(1 / share)}" for share in densities])
+            axis.set_ylabel("ms")
+            axis.grid(alpha=0.3)
+            axis.legend(fontsize=7)
 
 
 def _panels(benchmark: Benchmark, dtype: str) -> dict[str, list[Row]]:

@@ -23,6 +23,8 @@ class Figure:
     error: float | None = None
     """Largest absolute difference from the fp32 (on the CPU: float64) result."""
     peak_bytes: int | None = None
+    moved_bytes: int | None = None
+    """Read from and written to the GPU's memory."""
     note: str = ""
     """Which kernel ran, or why the candidate has no time (then ``time_ms`` is NaN)."""
 
@@ -139,6 +141,7 @@ def _cell(figure: Figure | None) -> str:
     if figure is None or not figure.ran:
         return ""
     memory = "" if figure.peak_bytes is None else f", {figure.peak_bytes / 2**20:.0f} MiB"
+    memory += "" if figure.moved_bytes is None else f", {figure.moved_bytes / 1e9:.2f} GB"
     if figure.tflops is None:
         return f"{figure.time_ms:.3g} ms{memory}"
     rate = f"{figure.tflops:.0f} TFLOP/s" if figure.tflops >= 10 else f"{1e3 * figure.tflops:.0f} GFLOP/s"
