@@ -422,6 +422,8 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
         sinks_axes="" if choice.sinks is None else pattern(choice.sinks.layout),
         sinks_value=None if found.sinks is None else found.sinks.value,
         guard=found.guard,
+        dropout_p=0.0 if found.dropout is None else found.dropout.ratio,
+        dropout_seed=None if found.dropout is None else found.dropout.seed,
         kv_num_heads=0 if kv_heads == heads else kv_heads,
         layout=choice.layout,
         op_axes={

@@ -23,8 +23,10 @@ OWN_FUNCTION = "function ortflash::"
 class Analysis:
     """Every attention site of a model, found once."""
 
-    def __init__(self, model: onnx.ModelProto, *, model_dir: Path | None = None) -> None:
+    def __init__(self, model: onnx.ModelProto, *, model_dir: Path | None = None, training: bool = False) -> None:
         """``model`` is never changed. External data is read from ``model_dir``, and only for small constants.
+
+        With ``training`` a live Dropout of probabilities becomes the op's ``dropout_p``.
 
         Raises :class:`~.errors.InvalidModelError` where the model isn't a graph at all.
         """
@@ -37,7 +39,7 @@ class Analysis:
             if scope.path.startswith(OWN_FUNCTION):
                 continue
             for anchor in (*anchors(scope), *fused_anchors(scope)):
-                site = _site(anchor)
+                site = _site(anchor, training)
                 self._scopes[id(site)] = scope
                 sites.append(site)
         self.sites: tuple[Site, ...] = tuple(sites)
@@ -49,9 +51,9 @@ class Analysis:
         return lower(site, site.form, self._names, self._scopes[id(site)].opset)
 
 
-def _site(anchor: Anchor) -> Site:
+def _site(anchor: Anchor, training: bool) -> Site:
     try:
-        found = match_fused(anchor) if is_fused(anchor.node) else match(anchor)
+        found = match_fused(anchor) if is_fused(anchor.node) else match(anchor, training=training)
         form = found if isinstance(found, Refusal) else assemble(found)
     except (IndexError, KeyError, TypeError, ValueError) as error:  # inputs or attributes that ONNX doesn't allow
         reason = f"the graph round this node isn't valid ONNX ({type(error).__name__}: {error})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -113,6 +114,9 @@ def _lowered(site: Site, form: AttentionForm, builder: Builder) -> SiteEdit | Re
         inputs["sinks"] = sinks
     if form.key_lengths is not None:
         inputs["key_lengths"] = _lengths(builder, form)
+    if form.dropout_p:
+        attributes["dropout_p"] = form.dropout_p
+        inputs["dropout_seed"] = _dropout_seed(builder, form)
     if form.block_mask is not None:
         inputs["block_mask"] = builder.constant(form.block_mask, "block_mask")
         attributes["block_size"] = form.block_size
@@ -158,6 +162,15 @@ def _sinks(builder: Builder, form: AttentionForm) -> str:
         tensor = builder.add("Cast", [tensor], "sinks_cast", to=TensorProto.FLOAT)
     axes = from_pattern(form.sinks_axes)
     return builder.rearranged(tensor, axes, broadcast_axes(axes, (tuple(form.op_axes["N"].split()),)), "sinks")
+
+
+def _dropout_seed(builder: Builder, form: AttentionForm) -> str:
+    """Two numbers of 24 bits, drawn anew in each run, as the model's own Dropout draws its mask."""
+    attributes: dict[str, Any] = {"shape": [2], "low": 0.0, "high": float(1 << 24)}
+    if form.dropout_seed is not None:
+        attributes["seed"] = float(form.dropout_seed)
+    drawn = builder.add("RandomUniform", [], "dropout_draw", **attributes)
+    return builder.add("Cast", [drawn], "dropout_seed", to=TensorProto.INT64)
 
 
 def _lengths(builder: Builder, form: AttentionForm) -> str:

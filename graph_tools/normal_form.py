@@ -150,6 +150,10 @@ class AttentionForm:
     sinks_value: float | None = None
     """The logit, where it is one number."""
     guard: Literal["none", "nan_to_zero", "masked_row_to_zero"] = "none"
+    dropout_p: float = 0.0
+    """Of a Dropout in training mode; 0 = none."""
+    dropout_seed: int | None = None
+    """Of the model's own generator, where it names one."""
     kv_num_heads: int = 0
     """0: as many as query heads."""
     layout: Literal["BSNH", "BNSH"] = "BNSH"

@@ -23,7 +23,7 @@ from .indicators import may_mask
 from .layout import Atom, Axis, Layout, finest, from_shape, regroup, size_of
 from .normal_form import Peel, Prelude, Refusal
 from .rules_scores import RawFactor, RawSink, RawTerm, ScoreState, refuse
-from .rules_weights import Guard, WeightState
+from .rules_weights import Guard, LiveDropout, WeightState
 from .structure import Lengths, Window
 from .symbolic import Value
 
@@ -100,6 +100,7 @@ class Match:
     """Structure that a fused node states."""
     lengths: Lengths | None = None
     prelude: tuple[Prelude, ...] = ()
+    dropout: LiveDropout | None = None
 
 
 @dataclass
@@ -115,8 +116,8 @@ class _Walk:
             self.best, self.depth = refusal, depth
 
 
-def match(anchor: Anchor) -> Match | Refusal:
-    """Take one site apart."""
+def match(anchor: Anchor, *, training: bool = False) -> Match | Refusal:
+    """Take one site apart; with ``training`` a live Dropout of the probabilities is one of its parts."""
     scope, node = anchor.scope, anchor.node
     shape = scope.shape(anchor.scores)
     if shape is None or not anchor.axes:
@@ -134,7 +135,7 @@ def match(anchor: Anchor) -> Match | Refusal:
     if isinstance(found, Refusal):
         return found
     scores, first = found
-    weights = _walk_weights(scores, layout, keys, anchor)
+    weights = _walk_weights(scores, layout, keys, anchor, training)
     if isinstance(weights, Refusal):
         return weights
     return _taken_apart(anchor, scores, first, *weights)
@@ -245,7 +246,7 @@ class _SecondProduct:
 
 
 def _walk_weights(
-    scores: ScoreState, layout: Layout, keys: tuple[Atom, ...], anchor: Anchor
+    scores: ScoreState, layout: Layout, keys: tuple[Atom, ...], anchor: Anchor, training: bool
 ) -> tuple[WeightState, _SecondProduct] | Refusal:
     scope = anchor.scope
     state = WeightState(
@@ -256,6 +257,7 @@ def _walk_weights(
         scores.terms,
         sink_keys=scores.keys if scores.sinks is not None and scores.sinks.tensor else None,
         sink_first=scores.sinks is not None and scores.sinks.first,
+        training=training,
     )
     for _ in range(MAX_STEPS):
         if scope.is_output(state.tensor):
@@ -483,6 +485,7 @@ def _taken_apart(
         peels=peels,
         nodes=nodes,
         shapes=shapes,
+        dropout=weights.dropout,
     )
 
 

@@ -197,6 +197,8 @@ def features_of(form: AttentionForm) -> tuple[str, ...]:
         found.append(f"block mask ({form.block_size})")
     if form.sinks:
         found.append("sinks")
+    if form.dropout_p:
+        found.append(f"dropout {form.dropout_p:g} (random: can't be verified)")
     if form.guard != "none":
         found.append("NaN guard")
     return tuple(found)

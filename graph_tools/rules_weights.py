@@ -25,6 +25,15 @@ Guard: TypeAlias = Literal["none", "nan_to_zero", "masked_row_to_zero"]
 
 
 @dataclass(frozen=True)
+class LiveDropout:
+    """A Dropout in training mode."""
+
+    ratio: float
+    seed: int | None
+    """Of the model's own generator, where the node names one."""
+
+
+@dataclass(frozen=True)
 class WeightState:
     """Where the walk stands."""
 
@@ -41,6 +50,9 @@ class WeightState:
     guard: Guard = "none"
     guard_term: int = -1
     """masked_row_to_zero: which of ``terms``."""
+    training: bool = False
+    """Whether a live Dropout may become the op's."""
+    dropout: LiveDropout | None = None
     peels: tuple[Peel, ...] = ()
     nodes: tuple[NodeView, ...] = ()
     passed: tuple[tuple[str, Layout], ...] = ()
@@ -134,14 +146,33 @@ def identity(state: WeightState, node: NodeView) -> WeightState | Refusal:
 
 @rule("Dropout")
 def dropout(state: WeightState, node: NodeView) -> WeightState | Refusal:
-    """``Dropout(p) -> p`` in inference."""
-    if not rules_operands.is_inference(state.scope, node):
+    """``Dropout(p) -> p`` in inference; where training is asked for, ``Dropout(p, c, True) -> p; dropout_p = c``."""
+    inference = rules_operands.is_inference(state.scope, node)
+    if not inference and not state.training:
         return refuse(
-            node, "dropout", "a Dropout in training mode drops probabilities at random", "export in eval mode"
+            node,
+            "dropout",
+            "a Dropout in training mode drops probabilities at random",
+            "export in eval mode, or rewrite with --training",
         )
     if len(node.outputs) > 1 and node.outputs[1] and state.scope.consumers(node.outputs[1]):
         return refuse(node, "dropout", "the mask of a Dropout is read")
-    return state.at(node, node.output, "nothing in inference", "dropout")
+    if inference:
+        return state.at(node, node.output, "nothing in inference", "dropout")
+    live = _live_dropout(state.scope, node)
+    if live is None:
+        return refuse(node, "dropout", "whether the Dropout is live, or its ratio, isn't a constant in [0, 1)")
+    if state.dropout is not None:
+        return refuse(node, "dropout", "the probabilities are dropped twice")
+    return state.at(node, node.output, f"dropout_p = {live.ratio:g}", "dropout", dropout=live)
+
+
+def _live_dropout(scope: Scope, node: NodeView) -> LiveDropout | None:
+    """The ratio and the seed of a Dropout that is provably live; None where either is open."""
+    ratio = scalar(scope.fact(node.input(1))) if node.input(1) else 0.5
+    if scalar(scope.fact(node.input(2))) is not True or not isinstance(ratio, (int, float)) or not 0 <= ratio < 1:
+        return None
+    return LiveDropout(float(ratio), node.int_attribute("seed"))
 
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -39,7 +39,7 @@ def check_opset(model: ModelProto) -> None:
 def refusal_for(edit: SiteEdit) -> Refusal | None:
     """Why the standard op can't compute this site; None where it can."""
     attributes, inputs = edit.call.attributes, edit.call.inputs
-    missing = [name for name in ("key_lengths", "block_mask", "sinks") if name in inputs]
+    missing = [name for name in ("key_lengths", "block_mask", "sinks", "dropout_seed") if name in inputs]
     if attributes.get("window_left", -1) != -1 or attributes.get("window_right", -1) != -1:
         missing.append("a window")
     if attributes.get("is_causal") and attributes.get("causal_alignment") == "bottom_right":

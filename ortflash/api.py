@@ -75,13 +75,13 @@ class RewriteResult:
         }
 
 
-def inspect(model: PathLike | ModelProto, *, target: Target = "ort") -> ModelReport:
-    """What attention a model has, and what of it would be fused.
+def inspect(model: PathLike | ModelProto, *, target: Target = "ort", training: bool = False) -> ModelReport:
+    """What attention a model has, and what of it would be fused; ``training`` as in :func:`rewrite`.
 
     Raises:
         InvalidModelError: the file is missing or broken.
     """
-    return _Work(model, target).report()
+    return _Work(model, target, training).report()
 
 
 def draw(model: PathLike | ModelProto, *, target: Target = "ort") -> dict[tuple[str, str], SiteDrawing]:
@@ -104,6 +104,7 @@ def rewrite(
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
     min_length: int = 0,
+    training: bool = False,
     plan: Plan | None = None,
     verify: bool = True,
     inputs: PathLike | Arrays | None = None,
@@ -122,7 +123,9 @@ def rewrite(
         only: patterns of site names; other sites stay.
         skip: patterns of the names of sites that stay.
         min_length: sites whose key length is known to be shorter stay.
-        plan: a choice for each site, in place of the three above.
+        training: fuse sites with a Dropout in training mode, too: it becomes ``dropout_p``, drawn by another generator
+            than ONNX's. Such sites, and a model that has one, aren't verified: their numbers are random.
+        plan: a choice for each site, in place of ``only``, ``skip`` and ``min_length``.
         verify: run original and rewritten, and roll back sites whose numbers differ.
         inputs: an ``.npz`` file or arrays to verify with; generated where there are none.
         shapes: sizes of inputs to generate, as ``{"input_ids": (2, 77)}``.
@@ -134,7 +137,7 @@ def rewrite(
         InvalidModelError: the file is missing or broken.
         OrtflashError: inputs that don't fit, a model that ONNX Runtime doesn't run, a pattern that names no site.
     """
-    work = _Work(model, target)
+    work = _Work(model, target, training)
     if work.folder is not None:
         external_data.check_data(work.model, work.folder)
     chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
@@ -220,9 +223,11 @@ def verify(
 class _Work:
     """One model on its way through inspect and rewrite: its sites, what can be done with each, and what was."""
 
-    def __init__(self, model: PathLike | ModelProto, target: Target) -> None:
+    def __init__(self, model: PathLike | ModelProto, target: Target, training: bool = False) -> None:
         if target not in ("ort", "ort-trt", "onnx"):
             raise OrtflashError(f"The target is ort, ort-trt or onnx, not {target!r}.")
+        if training and target != "ort":
+            raise OrtflashError(f"Training is for --target ort: {target} has no dropout.")
         self.model, self.folder, self.path = _load(model)
         self._opset = default_opset(self.model.opset_import)
         self._target = target
@@ -237,7 +242,7 @@ class _Work:
         from .graph_tools.find import Analysis  # heavy: it brings graphsurgeon
 
         self._fused_before = len(flash_calls(self.model))
-        analysis = Analysis(self.model, model_dir=self.folder)
+        analysis = Analysis(self.model, model_dir=self.folder, training=training)
         self.sites = analysis.sites
         self.edits: dict[int, SiteEdit | Refusal] = {}
         for index, site in enumerate(self.sites):
@@ -287,19 +292,25 @@ class _Work:
     ) -> tuple[ModelProto, Verification]:
         """The model with those edits that verify, and how all of them did."""
         result = self.apply(edits)
-        checks = verifier.check_sites(list(edits.values()), result, _counted(progress, "verifying", len(edits)))
-        verified = dict(zip(edits, checks, strict=True))
+        random = {index: edit for index, edit in edits.items() if edit.call.attributes.get("dropout_p")}
+        steady = {index: edit for index, edit in edits.items() if index not in random}
+        checks = verifier.check_sites(list(steady.values()), result, _counted(progress, "verifying", len(steady)))
+        verified = dict(zip(steady, checks, strict=True))
         for index, check in verified.items():
             worst = check.worst
             if check.passed:
                 self._set(index, "fused", error=check.error, bound=worst.bound if worst else None)
             else:
                 self._set(index, "rolled back", reason=check.sentence, error=check.error)
-        kept = {index: edit for index, edit in edits.items() if verified[index].passed}
+        kept = {index: edit for index, edit in edits.items() if index in random or verified[index].passed}
         if len(kept) < len(edits):
             result = self.apply(kept)
-        outputs = verifier.check_model(result) if kept else []
-        notes = (*verifier.notes, *notes_of(checks, outputs))
+        outputs = verifier.check_model(result) if kept and not random else []
+        unverified = tuple(
+            f"Site {edit.site.name!r} drops probabilities at random: neither it nor the whole model was verified."
+            for edit in random.values()
+        )
+        notes = (*verifier.notes, *notes_of(checks, outputs), *unverified)
         verification = Verification(tuple(checks), tuple(outputs), notes)
         self._notes += notes
         return result, verification

@@ -80,6 +80,9 @@ Shapes = Annotated[
     typer.Option("--shape", help="Size of an input to generate. Again for more.", metavar="INPUT:2x77"),
 ]
 CopyData = Annotated[bool, typer.Option("--copy-data", help="Copy external data beside an output in another folder.")]
+Training = Annotated[
+    bool, typer.Option("--training", help="Fuse sites with a live Dropout, too; they can't be verified.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Report = Annotated[
     Path | None, typer.Option(help="Also write the report to a .html, .json or .md file.", metavar="FILE")
@@ -90,6 +93,7 @@ Report = Annotated[
 def inspect(
     model: ModelPath,
     target: Target = "ort",
+    training: Training = False,
     as_json: AsJson = False,
     report: Report = None,
     plan: Annotated[
@@ -103,7 +107,7 @@ def inspect(
     from . import api, console
 
     write_report = _report_writer(report, model, target)
-    found = api.inspect(model, target=target)
+    found = api.inspect(model, target=target, training=training)
     if plan is not None:
         _write(plan, api.plan_of(found).to_json())
     write_report(found)
@@ -124,6 +128,7 @@ def rewrite(
     skip: Skip = None,
     min_length: Annotated[int, typer.Option(min=0, help="Leave sites alone whose known key length is shorter.")] = 0,
     plan: Annotated[Path | None, typer.Option(help="A plan written by inspect --plan.", metavar="FILE")] = None,
+    training: Training = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't run original and rewritten.")] = False,
     inputs: Inputs = None,
@@ -148,6 +153,7 @@ def rewrite(
             only=only or (),
             skip=skip or (),
             min_length=min_length,
+            training=training,
             plan=api.read_plan(plan) if plan else None,
             verify=not (no_verify or dry_run),
             inputs=inputs,
