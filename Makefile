@@ -4,11 +4,12 @@
 #   make test       style, types and all tests
 #   make corpus     rewrite, run and check each model of the corpus, one row each
 #   make bench      speed on this machine, as in the README
+#   make wheel      what pip installs, in dist/
 #   make gpu-test   the tests that need an NVIDIA GPU; installs nothing and uses the machine's own python3
 #   make nightly    everything, with far more random cases, sanitizers and freshly exported models
 #
 # Variables: PYTHON, CXX, ORTFLASH_CUDA, ORTFLASH_CUDA_ARCHITECTURES (scripts/setup_venv.sh); PYTEST_ARGS, CORPUS_ARGS.
-.PHONY: demo test corpus bench gpu-test nightly lint sanitize setup setup-export
+.PHONY: demo test corpus bench wheel gpu-test nightly lint sanitize setup setup-export
 .DEFAULT_GOAL := demo
 MAKEFLAGS += --no-print-directory
 
@@ -18,7 +19,8 @@ CPP_FILES = $$(find plugin_src -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -n
 SCRIPTS = $$(find cmake plugin_src -name '*.py')
 WORKERS := -n 2
 
-export PYTHON ORTFLASH_CUDA ORTFLASH_CUDA_ARCHITECTURES
+export PYTHON ORTFLASH_CUDA ORTFLASH_CUDA_ARCHITECTURES ORTFLASH_INSTALL
+export PYTHONSAFEPATH := 1  # else python -m would find the sources, which aren't laid out as the package is
 
 demo: setup
 	@$(BIN)/ortflash demo
@@ -32,6 +34,10 @@ corpus: setup
 bench: setup
 	@$(BIN)/ortflash bench kernel
 	@$(BIN)/ortflash bench model $$(ls models/bert4096-*.onnx) --model-type bert
+
+wheel:
+	@ORTFLASH_INSTALL=wheel scripts/setup_venv.sh
+	@ls -l dist
 
 gpu-test:
 	@tests/gpu/run.sh $(PYTEST_ARGS)
