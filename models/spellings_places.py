@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from graph_text import GROUPED, QKV, Q, Y
 from spelling import END, add
@@ -236,7 +238,7 @@ add(
     constants="",
     domains=MS,
 )
-_gqa = {"seqlens": np.array([6, 6], np.int32), "total": np.array(7, np.int32)}
+_gqa: dict[str, Any] = {"seqlens": np.array([6, 6], np.int32), "total": np.array(7, np.int32)}
 for _name, _attributes in (
     ("plain", ""),
     ("window", ", local_window_size=3"),
