@@ -227,5 +227,10 @@ def test_made_nodes_spell_out_every_attribute() -> None:
         assert values[entry["name"]] == default or math.isclose(values[entry["name"]], default, rel_tol=1e-6)
 
 
+def test_docs_have_the_gradient_s_table() -> None:
+    table = op_schema.markdown_table(op_schema.gradient_schema())
+    assert table in (ROOT / "docs/training.md").read_text(encoding="utf-8")
+
+
 def test_readme_has_the_generated_table() -> None:
     assert op_schema.markdown_table(op_schema.schema()) in (ROOT / "README.md").read_text(encoding="utf-8")
