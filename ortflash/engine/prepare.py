@@ -46,7 +46,7 @@ def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
         constants = _constants(scope)
         calls = [node for node in scope.container.node if spec.matches(node)]
         for node in calls:
-            for attribute in node.attribute:
+            for attribute in (one for one in node.attribute if one.type == onnx.AttributeProto.INT):
                 attribute.i = max(-_INT32_MAX, min(attribute.i, _INT32_MAX))
             neutral = _neutral_inputs(node, constants)
             node.attribute.append(onnx.helper.make_attribute(NEUTRAL_INPUTS, neutral))

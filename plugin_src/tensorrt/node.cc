@@ -41,7 +41,8 @@ schema::Type schema_type(DataType type) {
 }
 
 Status check_count(int32_t input_count) {
-  constexpr int32_t kLeast = 3, kMost = schema::kInputCount;
+  constexpr int32_t kLeast = 3, kMost = schema::kInputDropoutSeed;  // the last one, of a feature that is refused
+  static_assert(kMost == schema::kInputCount - 1, "a new input of the schema has to be taken or refused here");
   if (input_count >= kLeast && input_count <= kMost) return {};
   return make_status(StatusCode::kInvalidArgument, "there are %d inputs, but %d to %d are possible", input_count,
                      kLeast, kMost);

@@ -150,6 +150,11 @@ Status read_state(const FieldList& fields, bool complete, NodeState* state) {
   }
   Status status = read_attributes(fields, &state->attributes);
   if (!status.ok()) return status;
+  if (state->attributes.dropout_p > 0) {
+    return make_status(StatusCode::kUnsupported,
+                       "attribute '%s' is %g, and TensorRT computes no dropout: export the model for inference",
+                       schema::kDropoutP.name, static_cast<double>(state->attributes.dropout_p));
+  }
   for (const auto& [name, value] :
        {std::pair{kNeutralInputs, &state->neutral_inputs}, std::pair{kWorkspaceBytes, &state->workspace_bytes}}) {
     if (fields.read_int(name, value) == Found::kOtherType) {

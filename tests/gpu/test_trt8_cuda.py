@@ -53,6 +53,8 @@ MODELS = (
 """Of the corpus: exported at opsets that TensorRT 8.6 reads."""
 SHIPPED = ("sdunet-ts-eager-op17",)
 
+FASTEST = 0
+"""TensorRT's optimization level where only numbers count: a whole model then builds in seconds."""
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -137,7 +139,11 @@ def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, 
     dtypes = {name: array.dtype for name, array in expected.items()}
     profile = ranges_of(original, feed)
 
-    ours = trt8.load(trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile, fp16=half))
+    ours = trt8.load(
+        trt8.build(
+            prepare(rewritten, int32_masks=True).SerializeToString(), profile, fp16=half, optimization_level=FASTEST
+        )
+    )
     layers = ours.layers()
     plugins = [layer for layer in layers if layer["LayerType"] == "PluginV2"]
     assert len(plugins) == len(flash_calls(rewritten)) > 0, [layer["LayerType"] for layer in layers]
@@ -145,7 +151,7 @@ def test_a_rewritten_model_is_as_exact_as_tensorrts_own_engine(trt8: Tensorrt8, 
     actual = Run(ours, feed, dtypes).once()
     ours.close()
 
-    theirs = trt8.load(trt8.build(original.SerializeToString(), profile, fp16=half))
+    theirs = trt8.load(trt8.build(original.SerializeToString(), profile, fp16=half, optimization_level=FASTEST))
     own = Run(theirs, feed, dtypes).once()
     theirs.close()
     for name, array in expected.items():
@@ -163,7 +169,7 @@ def test_verification_of_an_engine_on_the_gpu(trt8: Tensorrt8) -> None:
     rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
     profile = ranges_of(original, generate_feeds(original)[0])
     device = Device()
-    with trt8.load(trt8.build(rewritten.SerializeToString(), profile)) as engine:
+    with trt8.load(trt8.build(rewritten.SerializeToString(), profile, optimization_level=FASTEST)) as engine:
         result = compare_engine(original, TensorrtEngine(AsPython(engine), device))
         assert result.passed
         assert len(result.outputs) == len(original.graph.output)
@@ -177,7 +183,9 @@ def test_verification_finds_an_engine_that_computes_something_else(trt8: Tensorr
     rewritten = ortflash.rewrite(original, verify=False).model
     next(a for a in flash_calls(rewritten)[0].attribute if a.name == "scale").f = 0.25
     feed = attention_feed(99)
-    with trt8.load(trt8.build(prepare(rewritten).SerializeToString(), profile_of(feed))) as engine:
+    with trt8.load(
+        trt8.build(prepare(rewritten).SerializeToString(), profile_of(feed), optimization_level=FASTEST)
+    ) as engine:
         result = compare_engine(original, TensorrtEngine(AsPython(engine), Device()), inputs=feed)
     assert not result.passed
 
@@ -192,7 +200,13 @@ def test_one_engine_serves_every_length_of_its_profile(trt8: Tensorrt8, mask: bo
     original = plain_attention(mask=mask)
     rewritten = ortflash.rewrite(original, verify=False).model
     least, most = attention_feed(1, mask=mask), attention_feed(1500, batch=3, mask=mask)
-    engine = trt8.load(trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile_of(least, most)))
+    engine = trt8.load(
+        trt8.build(
+            prepare(rewritten, int32_masks=True).SerializeToString(),
+            profile_of(least, most),
+            optimization_level=FASTEST,
+        )
+    )
     for length, batch in ((1, 1), (2, 3), (16, 1), (17, 2), (77, 1), (512, 3), (1500, 3)):
         feed = attention_feed(length, batch, mask=mask)
         exact = reference(feed)
@@ -204,7 +218,9 @@ def test_one_engine_serves_every_length_of_its_profile(trt8: Tensorrt8, mask: bo
 def test_d15_a_saved_engine_gives_the_same_bits_in_a_fresh_process(trt8: Tensorrt8, tmp_path: Path) -> None:
     rewritten = ortflash.rewrite(plain_attention(), verify=False).model
     feed = attention_feed(333)
-    plan = trt8.build(prepare(rewritten, int32_masks=True).SerializeToString(), profile_of(feed))
+    plan = trt8.build(
+        prepare(rewritten, int32_masks=True).SerializeToString(), profile_of(feed), optimization_level=FASTEST
+    )
     engine = trt8.load(plan)
     here = Run(engine, feed, {"output": np.float16}).once()["output"]
     engine.close()
@@ -234,11 +250,13 @@ def test_a_thousand_engines_loaded_and_run_leave_nothing(trt8: Tensorrt8) -> Non
     feed = attention_feed(3000, batch=1)  # the keys of its one query row are split, so that there is workspace
     feed["query"] = feed["query"][:, :, :1]
     profile = profile_of(feed)
-    plan = trt8.build(rewritten.SerializeToString(), profile)
+    plan = trt8.build(rewritten.SerializeToString(), profile, optimization_level=FASTEST)
 
     def live(count: int, *, build: bool = False) -> None:
         for _ in range(count):
-            with trt8.load(trt8.build(rewritten.SerializeToString(), profile) if build else plan) as engine:
+            with trt8.load(
+                trt8.build(rewritten.SerializeToString(), profile, optimization_level=FASTEST) if build else plan
+            ) as engine:
                 Run(engine, feed, {"output": np.float16}).once()
         trt8.log()
 

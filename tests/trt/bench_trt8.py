@@ -1,9 +1,10 @@
 """Race TensorRT 8.6 engines: a model rewritten by us beside the original file, built and timed in one process.
 
-    TRT8_LIB=/opt/TensorRT-8.6/lib python tests/trt/bench_trt8.py bert.onnx --length 128 --length 2048
+    python models/wide.py --out build/wide
+    TRT8_LIB=/opt/TensorRT-8.6/lib python tests/trt/bench_trt8.py attention build/wide/*.onnx
 
-``attention`` instead of a file is one attention with nothing around it. Needs a GPU and PyTorch; `models/wide.py` makes
-the models of docs/benchmarks. Errors are against the original in fp32, in ONNX Runtime: the batch's first and last row.
+``attention`` instead of a file is one attention with nothing around it. Needs a GPU, PyTorch and patience: an engine
+may take TensorRT minutes. Errors are against the original in fp32, in ONNX Runtime: the batch's first and last row.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +45,8 @@ from ortflash.widen import in_float32
 
 LAUNCHES = 3
 """Timed runs in one graph."""
+LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
+"""The last has more scores than a tensor of TensorRT may have elements, so that only ours can be built."""
 LONGEST_REFERENCE = 8192
 """The unfused fp32 run of a longer sequence takes minutes."""
 
@@ -94,35 +100,61 @@ def output_types(model: onnx.ModelProto) -> dict[str, torch.dtype]:
     return {value.name: types[value.type.tensor_type.elem_type] for value in model.graph.output}
 
 
-def race_length(
-    trt8: Tensorrt8, models: Mapping[str, onnx.ModelProto], label: str, batch: int, length: int, protocol: Protocol
-) -> Row:
-    """Both engines at one length; a candidate that can't be built or run says why."""
-    original = next(model for name, model in models.items() if name != OURS)
-    feed = make_feed(original, batch, length)
-    profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
-    expected = fp32_outputs(original, feed, length)
-    figures: dict[str, Figure] = {}
-    runs: dict[str, Callable[[], float]] = {}
-    engines: list[Engine] = []
-    for name, model in models.items():
-        try:
-            engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
-            engines.append(engine)
-            run = Run(engine, feed, output_types(original))
-            error = largest_error(run.once(), expected)
-            figures[name] = Figure(math.nan, error=error, peak_bytes=engine.device_bytes())
-            runs[name] = captured([run.enqueue], LAUNCHES)
-        except (Tensorrt8Error, torch.cuda.OutOfMemoryError) as problem:
-            figures[name] = Figure(math.nan, note=" ".join(str(problem).split())[:300])
-    for name, time_ms in race(runs, protocol).items():
-        figures[name] = Figure(time_ms, error=figures[name].error, peak_bytes=figures[name].peak_bytes)
-    sizes = {"batch": batch, "length": length, "clocks": clocks()}
-    runs.clear()
-    for engine in engines:
-        engine.close()
-    torch.cuda.empty_cache()
-    return Row(f"{label}, B {batch}, S {length}", figures, sizes)
+@dataclass(frozen=True)
+class Bench:
+    """TensorRT, a model as it was and as rewritten, and where their engines are kept (None: nowhere)."""
+
+    trt8: Tensorrt8
+    label: str
+    models: Mapping[str, onnx.ModelProto]
+    """Candidate -> model; ours and one other."""
+    plans: Path | None
+    protocol: Protocol
+
+    @property
+    def original(self) -> onnx.ModelProto:
+        """The model as it was."""
+        return next(model for name, model in self.models.items() if name != OURS)
+
+    def build(self, name: str, batch: int, length: int) -> bytes:
+        """The engine of a candidate for one shape."""
+        kept = self.plans and self.plans / f"{self.label}-{batch}-{length}-{name.replace(' ', '-')}.plan"
+        if kept and kept.exists():
+            return kept.read_bytes()
+        feed = make_feed(self.original, batch, length)
+        profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
+        started = time.monotonic()
+        plan = self.trt8.build(self.models[name].SerializeToString(), profile, fp16=True)
+        print(f"built {name}, B {batch}, S {length}: {time.monotonic() - started:.1f} s", flush=True)
+        if kept:
+            kept.write_bytes(plan)
+        return plan
+
+    def race(self, batch: int, length: int) -> Row:
+        """Both engines at one length; a candidate that can't be built or run says why."""
+        feed = make_feed(self.original, batch, length)
+        expected = fp32_outputs(self.original, feed, length)
+        figures: dict[str, Figure] = {}
+        runs: dict[str, Callable[[], float]] = {}
+        with ExitStack() as engines:
+            for name in self.models:
+                try:
+                    engine = engines.enter_context(self.trt8.load(self.build(name, batch, length)))
+                    run = Run(engine, feed, output_types(self.original))
+                    error = largest_error(run.once(), expected)
+                    figures[name] = Figure(math.nan, error=error, peak_bytes=engine.device_bytes())
+                    runs[name] = captured([run.enqueue], LAUNCHES)
+                except (Tensorrt8Error, torch.cuda.OutOfMemoryError) as problem:
+                    figures[name] = Figure(math.nan, note=" ".join(str(problem).split())[:300])
+                    continue
+                if name == OURS:
+                    check_layers(engine, self.models[name])
+            for name, time_ms in race(runs, self.protocol).items():
+                figures[name] = Figure(time_ms, error=figures[name].error, peak_bytes=figures[name].peak_bytes)
+            sizes = {"batch": batch, "length": length, "clocks": clocks()}
+            runs.clear()
+        torch.cuda.empty_cache()
+        return Row(f"{self.label}, B {batch}, S {length}", figures, sizes)
 
 
 def fp32_outputs(model: onnx.ModelProto, feed: Mapping[str, Array], length: int) -> dict[str, Array] | None:
@@ -158,45 +190,52 @@ def describe(row: Row) -> str:
     return f"{row.case}: {'; '.join(parts)}{ratio}"
 
 
-def check_layers(trt8: Tensorrt8, model: onnx.ModelProto) -> None:
-    """Fails unless every fused node is a layer of a (small) engine of ours."""
-    feed = make_feed(model, 1, 64)
-    profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
-    engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
+def check_layers(engine: Engine, model: onnx.ModelProto) -> None:
+    """Fails unless every fused node is a layer."""
     plugins = [layer for layer in engine.layers() if layer["LayerType"] == "PluginV2"]
-    engine.close()
     assert len(plugins) == len(flash_calls(model)) > 0
 
 
 def main(
-    model: Annotated[str, typer.Argument(help="An ONNX file of opset 17 or older, or `attention`.")],
+    models: Annotated[list[str], typer.Argument(help="ONNX files of opset 17 or older, or `attention`.")],
     length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
     tokens: Annotated[int, typer.Option(help="The batch is as large as makes this many tokens.")] = 8192,
     repetitions: Annotated[int, typer.Option(help="Runs of each engine; the median counts.")] = 7,
+    timing_cache: Annotated[Path | None, typer.Option(help="What TensorRT measured before, and measures now.")] = None,
+    plans: Annotated[Path | None, typer.Option(help="A folder: engines are written to it, and taken from it.")] = None,
+    build_only: Annotated[bool, typer.Option("--build-only", help="Only fill --plans.")] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the JSON.")] = Path("docs/benchmarks"),
 ) -> None:
-    """Build, compare and time; the JSON is written after each length."""
+    """Build, compare and time; a model's JSON is written after each length, so that what is cut off isn't lost."""
     folder = library_folder()
     if folder is None:
         raise typer.BadParameter("TRT8_LIB does not name a folder with libnvinfer.so.8")
-    original = plain_attention() if model == "attention" else onnx.load(model)
-    rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
-    label = Path(model).stem
     protocol = Protocol(repetitions, 40.0)
-    sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph, after one that isn't timed,")
-    command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as work:
         trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
-        version = f"{trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
-        peer = f"TensorRT {version}"
-        machine = describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
-        check_layers(trt8, rewritten)
+    if timing_cache and timing_cache.exists():
+        trt8.measured = timing_cache.read_bytes()
+    version = f"{trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
+    machine = describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
+    sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph, after one that isn't timed,")
+    command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
+    for model in models:
+        original = plain_attention() if model == "attention" else onnx.load(model)
+        rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
+        bench = Bench(trt8, Path(model).stem, {OURS: rewritten, f"TensorRT {version}": original}, plans, protocol)
         rows: list[Row] = []
-        for one in length or [128, 512, 2048]:
-            models = {OURS: rewritten, peer: original}
-            rows.append(race_length(trt8, models, label, max(1, tokens // one), one, protocol))
-            typer.echo(describe(rows[-1]))
-            Benchmark(f"trt8-{label}", command, machine, sentence, tuple(rows)).save(output)
+        for one in length or LENGTHS:
+            batch = max(1, tokens // one)
+            if build_only:
+                for name in bench.models:
+                    with suppress(Tensorrt8Error):  # the race says why
+                        bench.build(name, batch, one)
+            else:
+                rows.append(bench.race(batch, one))
+                print(describe(rows[-1]), flush=True)
+                Benchmark(f"trt8-{bench.label}", command, machine, sentence, tuple(rows)).save(output)
+            if timing_cache:
+                timing_cache.write_bytes(trt8.measured)
 
 
 if __name__ == "__main__":

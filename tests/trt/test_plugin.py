@@ -30,6 +30,8 @@ from driver import (
 from ortflash.graph_tools import op_schema
 
 SPEC = op_schema.schema()
+INPUTS = SPEC.inputs[:-1]
+"""All but the last, the seed of dropout, which TensorRT has none of."""
 EXTRA = ["neutral_inputs", "workspace_bytes"]
 ODD: dict[str, Any] = {
     "num_heads": 6,
@@ -42,6 +44,7 @@ ODD: dict[str, Any] = {
     "softcap": 2.5,
     "mask_fill": -10000.0,
     "block_size": 64,
+    "dropout_p": 0.0,
     "return_lse": 1,
     "plugin_version": "1",
     "plugin_namespace": "ortflash",
@@ -167,6 +170,7 @@ with driver.create({fields!r}, from_engine=True) as plugin:
         ([Field.of("is_causal", 2)], "attribute 'is_causal' is 2 but must be one of 0, 1"),
         ([Field.of("causal_alignment", "left")], "attribute 'causal_alignment' is 'left' but must be one of top_left"),
         ([Field.of("plugin_version", "2")], "attribute 'plugin_version' is '2' but must be one of 1"),
+        ([Field.of("dropout_p", 0.5)], "attribute 'dropout_p' is 0.5, and TensorRT computes no dropout: export the"),
         ([Field.of("scale", 1)], "attribute 'scale' must be of type float"),
         ([Field.of("num_heads", 1.0)], "attribute 'num_heads' must be of type int"),
         ([Field.of("causal_alignment", 0)], "attribute 'causal_alignment' must be of type string"),
@@ -177,7 +181,7 @@ with driver.create({fields!r}, from_engine=True) as plugin:
         ([Field("scale", FIELD_FLOAT64, b"", 1)], "attribute 'scale' has no value"),
         ([Field.of("plugin_namespace", "x" * 64)], "has 64 characters, more than the 63 that fit"),
         ([Field.of("neutral_inputs", 1)], "attribute 'neutral_inputs' is 1, which names inputs that can't be left out"),
-        ([Field.of("neutral_inputs", 256)], "attribute 'neutral_inputs' is 256, which names inputs"),
+        ([Field.of("neutral_inputs", 1 << len(SPEC.inputs))], "which names inputs that can't be left out"),
         ([Field.of("neutral_inputs", -1)], "attribute 'neutral_inputs' is -1, which names inputs"),
     ],
 )
@@ -274,6 +278,7 @@ def test_output_shapes(
     ("inputs", "attributes", "sentence"),
     [
         (QKV[:2], {}, "there are 2 inputs, but 3 to 8 are possible"),
+        (QKV * 3, {}, "there are 9 inputs, but 3 to 8 are possible"),
         ([QKV[0], PACKED[1], QKV[2]], {}, "input 'key' "),
         ([Tensor(HALF, (4, 64))] * 3, {}, "input 'query' "),
         (PACKED, {}, "'num_heads'"),
@@ -339,7 +344,7 @@ def test_a_head_size_past_the_limit_is_refused(v3: Driver) -> None:
 def test_types(v3: Driver, query: int) -> None:
     """Each position takes what the schema says, given what stands before it."""
     names = {FLOAT: "float32", HALF: "float16", BF16: "bfloat16", BOOL: "bool", INT32: "int32", INT64: "int64"}
-    specs = [*SPEC.inputs, *SPEC.outputs]
+    specs = [*INPUTS, *SPEC.outputs]
     tensors = [Tensor(query, (1, 1, 1, 1))] * len(specs)
     with v3.create_from({"return_lse": 1}) as plugin:
         for position, spec in enumerate(specs):
@@ -347,8 +352,8 @@ def test_types(v3: Driver, query: int) -> None:
             for kind, name in names.items():
                 tensors[position] = Tensor(kind, (1, 1, 1, 1))
                 expected = name in allowed
-                assert plugin.supports(position, tensors, len(SPEC.inputs)) == expected, (spec.name, name)
-                assert not plugin.supports(position, tensors, len(SPEC.inputs), format=1)
+                assert plugin.supports(position, tensors, len(INPUTS)) == expected, (spec.name, name)
+                assert not plugin.supports(position, tensors, len(INPUTS), format=1)
             tensors[position] = Tensor(query, (1, 1, 1, 1))
 
 

@@ -113,6 +113,14 @@ def test_integers_fit_32_bits() -> None:
     assert (values["window_left"], values["window_right"]) == (2**31 - 1, 7)
 
 
+def test_every_attribute_keeps_one_value() -> None:
+    """ONNX's own check refuses an attribute that has another type's value beside its own."""
+    for node in flash_calls(prepare(make_model(QKV, {"window_left": 1 << 40, "scale": 0.5}))):
+        assert {"scale", "causal_alignment", "window_left", "neutral_inputs"} <= node_attributes(node).keys()
+        for attribute in node.attribute:
+            onnx.checker.check_attribute(attribute, onnx.checker.DEFAULT_CONTEXT)
+
+
 def test_masks_are_cast_once_for_tensorrt_8() -> None:
     types = {**QKV, "attn_mask": BOOL, "block_mask": BOOL}
     model = make_model(types, shapes=dict.fromkeys(types, (1, 1, 1, 1)))

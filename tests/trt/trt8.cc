@@ -101,12 +101,18 @@ DRIVER_EXPORT int32_t trt8_load_plugin(const char* path) {
   return call_interface<void*>(registry, slot, path) == nullptr ? -1 : 0;
 }
 
+// What TensorRT has measured so far, to give to another process on the same kind of GPU.
+DRIVER_EXPORT const void* trt8_measured_data() { return measured().data(); }
+DRIVER_EXPORT size_t trt8_measured_bytes() { return measured().size(); }
+DRIVER_EXPORT void trt8_set_measured(const char* data, size_t bytes) { measured().assign(data, bytes); }
+
 // A serialized engine, or null and the reasons in the log. `least`, `typical` and `most` are the shapes of the inputs
 // `names`; there may be none.
 DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char* const* names,
                                const DriverTensor* least, const DriverTensor* typical, const DriverTensor* most,
-                               int32_t count, int32_t fp16, size_t workspace_bytes) {
-  void* builder = create("createInferBuilder_INTERNAL");
+                               int32_t count, int32_t fp16, int32_t optimization_level,
+                               size_t workspace_bytes) {
+  static void* const builder = create("createInferBuilder_INTERNAL");  // takes seconds; the process keeps it
   if (builder == nullptr) return nullptr;
   void* network = call<void*>(builder, slots::kBuilderCreateNetwork, uint32_t{1} << slots::kExplicitBatch);
   const auto make_parser =
@@ -118,6 +124,7 @@ DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char
     call<void>(config, slots::kConfigSetMemoryPoolLimit, int32_t{slots::kWorkspace}, workspace_bytes);
     call<bool>(config, slots::kConfigSetTacticSources, uint32_t{0});  // no cuDNN, no cuBLAS
     call<void>(config, slots::kConfigSetProfilingVerbosity, int32_t{slots::kDetailed});
+    call<void>(config, slots::kConfigSetOptimizationLevel, optimization_level);
     if (fp16 != 0) call<void>(config, slots::kConfigSetFlag, int32_t{slots::kFp16});
     if (count > 0) {
       void* profile = call<void*>(builder, slots::kBuilderCreateProfile);
@@ -137,7 +144,6 @@ DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char
   }
   call_interface<void>(parser, slots::kParserDestroy);
   destroy(network);
-  destroy(builder);
   return plan;
 }
 

@@ -32,13 +32,13 @@ def library_folder() -> Path | None:
 
 
 class Tensorrt8:
-    """The libraries, with our plugin loaded."""
+    """The libraries, with our plugin loaded; or without any, where only TensorRT's own engines are wanted."""
 
-    def __init__(self, folder: Path, plugin: str, work: Path) -> None:
+    def __init__(self, folder: Path, plugin: str | None, work: Path) -> None:
         self._c = ctypes.CDLL(str(compile_library("trt8.cc", work / "trt8.so", major=8)))
-        for name in ("build", "plan_data", "runtime", "load", "context"):
+        for name in ("build", "measured_data", "plan_data", "runtime", "load", "context"):
             getattr(self._c, f"trt8_{name}").restype = ctypes.c_void_p
-        for name in ("plan_bytes", "device_bytes"):
+        for name in ("measured_bytes", "plan_bytes", "device_bytes"):
             getattr(self._c, f"trt8_{name}").restype = ctypes.c_size_t
         for name in ("trt8_layers", "trt8_tensor_name", "driver_log"):
             getattr(self._c, name).restype = ctypes.c_char_p
@@ -47,7 +47,7 @@ class Tensorrt8:
         infer, parser = (str(folder / f"lib{name}.so.8").encode() for name in ("nvinfer", "nvonnxparser"))
         if self._c.trt8_open(infer, str(standin).encode(), parser) != 0:
             raise Tensorrt8Error(self.log())
-        if self._c.trt8_load_plugin(plugin.encode()) != 0:
+        if plugin is not None and self._c.trt8_load_plugin(plugin.encode()) != 0:
             raise Tensorrt8Error(self.log())
         self.version = int(self._c.trt8_version())
         self._runtime: ctypes.c_void_p | None = None
@@ -62,8 +62,19 @@ class Tensorrt8:
         lines = self.log().splitlines()
         return "\n".join([line for line in lines if line[:2] in ("0 ", "1 ")] or lines)
 
-    def build(self, model: bytes, profile: Mapping[str, Range], *, fp16: bool = False) -> bytes:
-        """A serialized engine; raises Tensorrt8Error."""
+    @property
+    def measured(self) -> bytes:
+        """What TensorRT has measured in earlier builds, as a timing cache; good for GPUs of the same kind."""
+        return ctypes.string_at(self._c.trt8_measured_data(), self._c.trt8_measured_bytes())
+
+    @measured.setter
+    def measured(self, data: bytes) -> None:
+        self._c.trt8_set_measured(data, ctypes.c_size_t(len(data)))
+
+    def build(
+        self, model: bytes, profile: Mapping[str, Range], *, fp16: bool = False, optimization_level: int = 3
+    ) -> bytes:
+        """A serialized engine; raises Tensorrt8Error. Level 3 is TensorRT's default; 0 builds fastest."""
         self.log()
         names = (ctypes.c_char_p * max(1, len(profile)))(*(name.encode() for name in profile))
         shapes = [
@@ -77,6 +88,7 @@ class Tensorrt8:
                 *shapes,
                 len(profile),
                 int(fp16),
+                optimization_level,
                 ctypes.c_size_t(WORKSPACE_BYTES),
             )
         )

@@ -46,6 +46,7 @@ int main() {
   SLOT(apiv::VBuilderConfig, setTimingCache, kConfigSetTimingCache);
   SLOT(apiv::VBuilderConfig, getTimingCache, kConfigGetTimingCache);
   SLOT(apiv::VBuilderConfig, setMemoryPoolLimit, kConfigSetMemoryPoolLimit);
+  SLOT(apiv::VBuilderConfig, setBuilderOptimizationLevel, kConfigSetOptimizationLevel);
   SLOT(apiv::VTimingCache, serialize, kTimingCacheSerialize);
   SLOT(apiv::VOptimizationProfile, setDimensions, kProfileSetDimensions);
   SLOT(apiv::VHostMemory, data, kMemoryData);

@@ -29,6 +29,7 @@ inline constexpr int kConfigCreateTimingCache = 44;
 inline constexpr int kConfigSetTimingCache = 45;
 inline constexpr int kConfigGetTimingCache = 46;
 inline constexpr int kConfigSetMemoryPoolLimit = 47;
+inline constexpr int kConfigSetOptimizationLevel = 51;
 inline constexpr int kTimingCacheSerialize = 2;
 inline constexpr int kProfileSetDimensions = 2;
 inline constexpr int kMemoryData = 2;
