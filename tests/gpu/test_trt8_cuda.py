@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,7 +54,6 @@ SHIPPED = ("sdunet-ts-eager-op17",)
 
 FASTEST = 0
 """TensorRT's optimization level where only numbers count: a whole model then builds in seconds."""
-LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 @pytest.fixture(scope="session")
@@ -95,18 +93,6 @@ class Run:
         self.engine.enqueue(self.stream.handle)
         self.stream.synchronize()
         return {name: buffer.read() for name, buffer in self.outputs.items()}
-
-    def time_ms(self, runs: int = 20) -> float:
-        """Median of that many runs, after three more."""
-        times = []
-        for _ in range(runs + 3):
-            start, end = cuda.Event(), cuda.Event()
-            start.record(self.stream)
-            self.engine.enqueue(self.stream.handle)
-            end.record(self.stream)
-            end.synchronize()
-            times.append(start.time_till(end))
-        return statistics.median(times[3:])
 
 
 def ranges_of(model: onnx.ModelProto, feed: Mapping[str, Array]) -> dict[str, Range]:
@@ -284,32 +270,24 @@ def test_refusals_are_told_in_tensorrts_log(trt8: Tensorrt8) -> None:
         trt8.build(prepare(rewritten).SerializeToString(), profile_of(attention_feed(8)))
 
 
+@pytest.mark.slow
 def test_speed_beside_tensorrts_own_engine(trt8: Tensorrt8, capsys: pytest.CaptureFixture[str]) -> None:
-    """At least as fast everywhere, twice from 2,048 on, and lengths that its own engine can't allocate."""
+    """At least as fast everywhere, twice from 2,048 on, and a length that its own engine can't be built for."""
+    pytest.importorskip("torch")
+    from bench_trt8 import LENGTHS, OURS, Bench, describe
+
+    from ortflash.bench.race import Protocol
+
     original = plain_attention()
-    rewritten = ortflash.rewrite(original, verify=False).model
-    failures = []
+    rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
+    bench = Bench(trt8, "attention", {OURS: rewritten, "TensorRT": original}, None, Protocol(7, 40.0))
+    slower = []
     for length in LENGTHS:
-        feed = attention_feed(length, batch=max(1, 4096 // length))
-        profile = profile_of(feed)
-        times, scratch = [], []
-        for model in (prepare(rewritten, int32_masks=True), original):
-            try:
-                engine = trt8.load(trt8.build(model.SerializeToString(), profile, fp16=True))
-            except Tensorrt8Error:
-                times.append(float("inf"))
-                scratch.append(0)
-                continue
-            times.append(Run(engine, feed, {"output": np.float16}).time_ms())
-            scratch.append(engine.device_bytes())
-            engine.close()
-        ratio = times[1] / times[0]
+        row = bench.race(max(1, 8192 // length), length)
         with capsys.disabled():
-            print(
-                f"\nS = {length:5d}, B = {max(1, 4096 // length):2d}: ours {times[0]:.3f} ms, TensorRT's own "
-                f"{times[1]:.3f} ms, {ratio:.2f}x; scratch {scratch[0] / 2**20:.0f} and {scratch[1] / 2**20:.0f} MiB",
-                end="",
-            )
-        if ratio < (2.0 if length >= 2048 else 1.0):
-            failures.append(f"S = {length}: {ratio:.2f}x")
-    assert not failures
+            print(f"\n{describe(row)}", end="")
+        assert row.figures[OURS].ran, row.figures[OURS].note
+        if row.ratio is not None and row.ratio < (2.0 if length >= 2048 else 1.0):
+            slower.append(f"S = {length}: {row.ratio:.2f}x")
+    assert not slower
+    assert not row.figures["TensorRT"].ran

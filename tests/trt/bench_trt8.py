@@ -124,8 +124,9 @@ class Bench:
         feed = make_feed(self.original, batch, length)
         profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
         started = time.monotonic()
+        print(f"building {name}, B {batch}, S {length}", flush=True)
         plan = self.trt8.build(self.models[name].SerializeToString(), profile, fp16=True)
-        print(f"built {name}, B {batch}, S {length}: {time.monotonic() - started:.1f} s", flush=True)
+        print(f"built in {time.monotonic() - started:.1f} s", flush=True)
         if kept:
             kept.write_bytes(plan)
         return plan

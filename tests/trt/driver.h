@@ -5,9 +5,12 @@
 #include <dlfcn.h>
 #include <malloc.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <string>
 #include <type_traits>
 
@@ -29,8 +32,17 @@ inline std::string& log_text() {
 
 namespace abi = ortflash::trt::abi;
 
+// From any thread. ORTFLASH_DRIVER_LOG: to stderr too, as it comes, with the seconds since the first.
 inline void keep(abi::Severity severity, const char* message) {
-  log_text() += std::to_string(static_cast<int>(severity)) + " " + message + "\n";
+  static std::mutex mutex;
+  static const auto began = std::chrono::steady_clock::now();
+  if (severity == abi::Severity::kVERBOSE) return;  // a builder says tens of thousands of these
+  const std::lock_guard<std::mutex> lock(mutex);
+  const std::string line = std::to_string(static_cast<int>(severity)) + " " + message + "\n";
+  log_text() += line;
+  if (std::getenv("ORTFLASH_DRIVER_LOG") == nullptr) return;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
+  std::fprintf(stderr, "%7.2f s  %s", elapsed.count(), line.c_str());
 }
 
 struct BareLogger final : abi::bare::Logger {

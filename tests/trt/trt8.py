@@ -1,6 +1,7 @@
 """TensorRT 8.6 without its Python: engines built, loaded and run through trt8.cc. For tests on a GPU.
 
-``TRT8_LIB`` names the folder that has ``libnvinfer.so.8`` and ``libnvonnxparser.so.8``.
+``TRT8_LIB`` names the folder that has ``libnvinfer.so.8`` and ``libnvonnxparser.so.8``. A build can take minutes; with
+``ORTFLASH_DRIVER_LOG=1`` TensorRT's messages go to stderr as they come.
 """
 
 from __future__ import annotations
