@@ -1,6 +1,7 @@
 // CUDA's entries for the dispatcher (implementation.h): the list of implementations, and the call that has no keys.
 #include <cstdio>
 
+#include "decode/implementation.h"
 #include "gpu.h"
 #include "implementation.h"
 #include "sm80/implementation.h"
@@ -8,6 +9,7 @@
 #include "sm90/implementation.h"
 #endif
 #include "status.h"
+#include "windows/implementation.h"
 
 namespace ortflash {
 namespace {
@@ -34,6 +36,8 @@ __global__ void write_without_keys(Element* output, Strides strides, float* lse,
 
 ImplementationList cuda_implementations() {
   static const Implementation implementations[] = {
+      windows::implementation(),
+      decode::implementation(),
 #ifdef ORTFLASH_WITH_SM90
       sm90::implementation(),
 #endif
@@ -43,7 +47,9 @@ ImplementationList cuda_implementations() {
 }
 
 size_t cuda_workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
-  return sm80::workspace_bound(smallest, largest);  // sm90 needs none
+  const size_t for_decode = decode::workspace_bound(smallest, largest);
+  const size_t for_sm80 = sm80::workspace_bound(smallest, largest);
+  return for_decode > for_sm80 ? for_decode : for_sm80;  // the others need none
 }
 
 Status cuda_forward_without_keys(const AttentionParams& p, const Execution& execution) {

@@ -40,6 +40,8 @@ bool loads_by_four(const void* pointer, const Strides& strides, int64_t bytes) {
 
 int bound(int64_t window) { return window < 0 ? kUnbounded : static_cast<int>(std::min<int64_t>(window, kUnbounded)); }
 
+}  // namespace
+
 void fill_params(const AttentionParams& a, KernelParams* p) {
   p->query = a.query;
   p->key = a.key;
@@ -85,8 +87,6 @@ void fill_params(const AttentionParams& a, KernelParams* p) {
   p->softcap_inverse = a.softcap != 0.0f ? 1.0f / a.softcap : 0.0f;
   p->mask_fill = a.mask_fill;
 }
-
-}  // namespace
 
 KernelList kernels_for(DType dtype, bool precise) {
   switch (dtype) {

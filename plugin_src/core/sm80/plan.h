@@ -28,6 +28,9 @@ struct Plan {
 // Chooses for valid params. Reads pointers only for their alignment, and not for anything that changes the workspace.
 Status make_plan(const AttentionParams& params, const Gpu& gpu, Plan* plan);
 
+// What follows from the call alone: tensors, strides, sizes, flags. For all kernels that read KernelParams.
+void fill_params(const AttentionParams& params, KernelParams* kernel_params);
+
 // The kernels for a type.
 KernelList kernels_for(DType dtype, bool precise);
 

@@ -1,0 +1,7 @@
+#include "kernel_table.cuh"
+
+namespace ortflash::decode {
+
+KernelList bfloat16_kernels() { return kernels<sm80::Math::kBFloat16>(); }
+
+}  // namespace ortflash::decode
