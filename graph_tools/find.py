@@ -10,7 +10,8 @@ from .anchors import Anchor, anchors
 from .assemble import assemble
 from .edits import SiteEdit
 from .graph_view import GraphView, Scope
-from .lower import Names, lower
+from .lower import lower
+from .names import Names
 from .normal_form import Refusal, Site
 from .peel import match
 from .rules_fused import fused_anchors, is_fused, match_fused

@@ -17,12 +17,11 @@ from onnx import TensorProto
 
 from .absorbing import absorbs
 from .edits import FlashCall, SideEdit, SiteEdit
+from .names import Names
 from .normal_form import AttentionForm, Operand, Refusal, ScoreTerm, ShapeRead, Site, TensorRef
 from .op_schema import schema
 from .rearrange import Axes, broadcast_axes, from_pattern, plan, score_axes
-from .rearrange_nodes import Builder, Names, UnknownSizeError
-
-__all__ = ["Names", "lower"]
+from .rearrange_nodes import Builder, UnknownSizeError
 
 MIN_OPSET = 13
 """The first opset of which the function body is written."""

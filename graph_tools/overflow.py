@@ -17,6 +17,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from .edits import SiteEdit
+from .names import Names
 from .scopes import Scope, all_names, all_scopes
 
 _MOVES = ("Cast", "CastLike", "Expand", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
@@ -64,7 +65,7 @@ def _repair(
             continue
         limits = ml_dtypes.finfo(value.dtype)  # type: ignore[no-untyped-call]
         finite = np.array(limits.min if value < 0 else limits.max, value.dtype)
-        tensor = onnx.numpy_helper.from_array(finite, _unique(f"{name}_finite", all_names(model)))
+        tensor = onnx.numpy_helper.from_array(finite, Names(all_names(model)).fresh(f"{name}_finite"))
         graph.initializer.append(tensor)
         node.input[index] = tensor.name
         return (
@@ -113,11 +114,3 @@ def _scalar(
         return None
     value = onnx.numpy_helper.to_array(tensor, str(folder or "")).reshape(())
     return value if value.dtype.kind == "f" or value.dtype.name == "bfloat16" else None
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    count, candidate = 1, name
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    return candidate

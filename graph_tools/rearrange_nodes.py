@@ -12,24 +12,9 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from .names import Names
 from .normal_form import Dim, Prelude, TensorRef
 from .rearrange import Axes, Move, from_pattern, plan
-
-
-class Names:
-    """Hands out names that the model doesn't have yet."""
-
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
-
-    def fresh(self, wanted: str) -> str:
-        """``wanted``, or ``wanted_2``, ``wanted_3``, ... where that is taken."""
-        name, number = wanted, 1
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._taken.add(name)
-        return name
 
 
 class UnknownSizeError(Exception):

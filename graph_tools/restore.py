@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from onnx import FunctionProto, ModelProto, NodeProto
 
 from .errors import GraphToolsError, InvalidModelError
+from .names import Names
 from .op_schema import schema
 from .prune import Pruner
 from .rewrite import flash_calls
@@ -24,14 +25,14 @@ def restore_calls(model: ModelProto, *, only: Sequence[str] = (), skip: Sequence
     for pattern in only:
         if not any(fnmatchcase(name, pattern) for name in calls):
             raise GraphToolsError(f"No FlashAttention node is called {pattern!r}; there are {', '.join(calls)}.")
-    taken = all_names(model)
+    names = Names(all_names(model))
     count = 0
     for root in root_scopes(model):
         pruner = Pruner(root)
         for scope in descendants(root):
             for node in scope.container.node:
                 if schema().matches(node) and _chosen(node.name, only, skip):
-                    pruner.replace(scope, node.output[0], inline(node, _required(function), taken))
+                    pruner.replace(scope, node.output[0], inline(node, _required(function), names))
                     count += 1
         pruner.commit()
     if count and not flash_calls(model):
@@ -39,21 +40,23 @@ def restore_calls(model: ModelProto, *, only: Sequence[str] = (), skip: Sequence
     return count
 
 
-def inline(call: NodeProto, function: FunctionProto, taken: set[str]) -> list[NodeProto]:
-    """The function's nodes for one call: names made unique (and added to ``taken``), attributes filled in."""
+def inline(call: NodeProto, function: FunctionProto, names: Names) -> list[NodeProto]:
+    """The function's nodes for one call, under fresh names and with attributes filled in."""
     attributes = {attribute.name: attribute for attribute in call.attribute}
-    names = dict(zip(function.input, call.input, strict=False)) | dict(zip(function.output, call.output, strict=False))
+    renamed = dict(zip(function.input, call.input, strict=False)) | dict(
+        zip(function.output, call.output, strict=False)
+    )
     prefix = call.name or call.output[0]
     nodes = []
     for inner in function.node:
         node = NodeProto()
         node.CopyFrom(inner)
-        node.name = _unique(f"{prefix}/{inner.name}", taken)
+        node.name = names.fresh(f"{prefix}/{inner.name}")
         for name in inner.output:
-            if name not in names:
-                names[name] = _unique(f"{prefix}/{name}", taken)
-        node.input[:] = [names.get(name, name) for name in inner.input]
-        node.output[:] = [names[name] for name in inner.output]
+            if name not in renamed:
+                renamed[name] = names.fresh(f"{prefix}/{name}")
+        node.input[:] = [renamed.get(name, name) for name in inner.input]
+        node.output[:] = [renamed[name] for name in inner.output]
         for attribute in node.attribute:
             if attribute.ref_attr_name:
                 name = attribute.name
@@ -93,12 +96,3 @@ def _chosen(name: str, only: Sequence[str], skip: Sequence[str]) -> bool:
     if only and not any(fnmatchcase(name, pattern) for pattern in only):
         return False
     return not any(fnmatchcase(name, pattern) for pattern in skip)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    count, candidate = 1, name
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto
@@ -16,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from .edits import FlashCall, SiteEdit
 from .errors import GraphToolsError, InvalidModelError
 from .function_body import build_function, is_possible, traits_of
+from .names import Names
 from .op_schema import make_node, neutral_constant, schema
 from .prune import Pruner
 from .scopes import Scope, all_names, all_scopes, default_opset
@@ -110,7 +112,6 @@ class _FlashWriter:
         counts = [1 + max(order.index(name) for name in edit.call.inputs) for edit in self.edits]
         self._input_count = max([*counts, *(len(node.input) for node in self._old_calls)])
         self._input_names = order[: self._input_count]
-        self._names: set[str] | None = None
         self._neutral_names: dict[tuple[str, int], str] = {}
         self._elem_type = self._file_elem_type()
 
@@ -132,7 +133,7 @@ class _FlashWriter:
         if not self._needs_casts(call):
             return [*nodes, self._make(call, inputs, call.output)]
         before, inputs = self._casts_up(call, inputs)
-        plain = self._unique(f"{call.output}_float32")
+        plain = self._names.fresh(f"{call.output}_float32")
         cast = onnx.helper.make_node("Cast", [plain], [call.output], name=f"{plain}_cast", to=call.elem_type)
         return [*nodes, *before, self._make(call, inputs, plain), cast]
 
@@ -165,7 +166,7 @@ class _FlashWriter:
             name=call.name,
             input_count=self._input_count,
             attributes=call.attributes,
-            softmax_lse=self._unique(f"{call.output}_lse") if self._with_lse() else "",
+            softmax_lse=self._names.fresh(f"{call.output}_lse") if self._with_lse() else "",
         )
 
     def _with_lse(self) -> bool:
@@ -184,14 +185,14 @@ class _FlashWriter:
         root = scope.root
         tensor = neutral_constant(name, f"flash_attention_no_{name}", elem_type)
         if root.is_function:
-            tensor.name = self._unique(tensor.name)
+            tensor.name = self._names.fresh(tensor.name)
             nodes.append(onnx.helper.make_node("Constant", [], [tensor.name], name=tensor.name, value=tensor))
             return str(tensor.name)
         key = (name, tensor.data_type)
         if key not in self._neutral_names:
             present = [one.name for one in root.container.initializer if _is_neutral(one, tensor)]
             if not present:
-                tensor.name = self._unique(tensor.name)
+                tensor.name = self._names.fresh(tensor.name)
                 root.container.initializer.append(tensor)
             self._neutral_names[key] = present[0] if present else tensor.name
         return self._neutral_names[key]
@@ -215,25 +216,20 @@ class _FlashWriter:
             )
         nodes, cast = [], dict(inputs)
         for name in ("query", "key", "value"):
-            cast[name] = self._unique(f"{call.name}_{name}_float32")
+            cast[name] = self._names.fresh(f"{call.name}_{name}_float32")
             node = onnx.helper.make_node("Cast", [inputs[name]], [cast[name]], name=cast[name], to=TensorProto.FLOAT)
             nodes.append(node)
         return nodes, cast
 
-    def _unique(self, name: str) -> str:
-        if self._names is None:
-            self._names = all_names(self.model)
-            for edit in self.edits:
-                self._names.update((edit.call.name, edit.call.output, edit.replaces))
-                self._names.update(tensor.name for tensor in edit.initializers)
-                for node in (*edit.before, *edit.after):
-                    self._names.update((node.name, *node.output))
-        count, candidate = 1, name
-        while candidate in self._names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._names.add(candidate)
-        return candidate
+    @cached_property
+    def _names(self) -> Names:
+        taken = all_names(self.model)
+        for edit in self.edits:
+            taken.update((edit.call.name, edit.call.output, edit.replaces))
+            taken.update(tensor.name for tensor in edit.initializers)
+            for node in (*edit.before, *edit.after):
+                taken.update((node.name, *node.output))
+        return Names(taken)
 
 
 def _function_elem_type(model: ModelProto) -> int:

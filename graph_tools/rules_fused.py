@@ -23,6 +23,7 @@ from .graph_view import NodeView, Scope
 from .layout import Atom, Axis, Layout, broadcast_operand
 from .normal_form import Peel, Prelude, Refusal
 from .peel import Match, operand_points, output_points
+from .rule_table import RuleTable
 from .rules_scores import RawSink, RawTerm, refuse
 from .structure import Lengths, Window
 from .symbolic import Value
@@ -31,22 +32,12 @@ MICROSOFT = "com.microsoft"
 
 FusedRule = Callable[["Fused"], Match | Refusal]
 
-RULES: dict[tuple[str, str], FusedRule] = {}
-
-
-def rule(op: str, domain: str = "") -> Callable[[FusedRule], FusedRule]:
-    """Register a rule for an operator."""
-
-    def register(function: FusedRule) -> FusedRule:
-        RULES[(domain, op)] = function
-        return function
-
-    return register
+rule: RuleTable[FusedRule] = RuleTable()
 
 
 def is_fused(node: NodeView) -> bool:
     """Whether a node is an attention by itself."""
-    return (node.domain, node.op) in RULES and bool(node.output)
+    return rule.find(node) is not None and bool(node.output)
 
 
 def fused_anchors(scope: Scope) -> Iterator[Anchor]:
@@ -57,8 +48,10 @@ def fused_anchors(scope: Scope) -> Iterator[Anchor]:
 
 
 def match_fused(anchor: Anchor) -> Match | Refusal:
-    """The site of a fused node, taken apart."""
-    return RULES[(anchor.node.domain, anchor.node.op)](Fused(anchor))
+    """The site of a node that :func:`is_fused`, taken apart."""
+    found = rule.find(anchor.node)
+    assert found is not None
+    return found(Fused(anchor))
 
 
 @dataclass
@@ -387,7 +380,7 @@ def _mask_terms(fused: Fused, sides: Sides) -> list[RawTerm] | Refusal:
 # --------------------------------------------------------------------------------------------- ONNX Runtime's own ops
 
 
-@rule("MultiHeadAttention", MICROSOFT)
+@rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(fused: Fused) -> Match | Refusal:
     """``MultiHeadAttention(q, k, v, bias, key_padding_mask, attention_bias)``, packed or not, without a cache."""
     node, _scope = fused.node, fused.scope
@@ -555,7 +548,7 @@ def _attention_bias(fused: Fused, name: str, sides: Sides) -> list[RawTerm] | Re
     return [RawTerm("bias", fused.node, name, layout, 1)]
 
 
-@rule("Attention", MICROSOFT)
+@rule("Attention", domain=MICROSOFT)
 def packed_attention(fused: Fused) -> Match | Refusal:
     """``Attention(x, weights, bias, mask_index, past, attention_bias)``: the projections, then attention."""
     node, scope = fused.node, fused.scope
@@ -593,7 +586,7 @@ def packed_attention(fused: Fused) -> Match | Refusal:
     return fused.match(sides, operands, sides.flat_output(), scale=scale, terms=[*more, *terms], window=causal)
 
 
-@rule("GroupQueryAttention", MICROSOFT)
+@rule("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(fused: Fused) -> Match | Refusal:
     """``GroupQueryAttention`` of a prompt: causal, keys past ``seqlens_k + 1`` out, no past."""
     node, _scope = fused.node, fused.scope

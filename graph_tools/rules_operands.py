@@ -16,6 +16,7 @@ from . import symbolic
 from .const_eval import known_ints, scalar
 from .graph_view import NodeView, Scope
 from .layout import Axis, Layout, regroup, size_of, split_axis, transposed
+from .rule_table import RuleTable
 from .symbolic import Value
 
 UPCASTS: Mapping[int, tuple[int, ...]] = {
@@ -40,23 +41,12 @@ class OperandStep:
 
 OperandRule = Callable[[Scope, NodeView, Layout], "OperandStep | None"]
 
-RULES: dict[str, OperandRule] = {}
-
-
-def rule(*ops: str) -> Callable[[OperandRule], OperandRule]:
-    """Register a rule for these operators of the standard domain."""
-
-    def register(function: OperandRule) -> OperandRule:
-        for op in ops:
-            RULES[op] = function
-        return function
-
-    return register
+rule: RuleTable[OperandRule] = RuleTable()
 
 
 def step(scope: Scope, node: NodeView, layout: Layout, tensor: str) -> OperandStep | None:
     """Apply the rule for ``node``, whose output ``tensor`` has ``layout``."""
-    found = RULES.get(node.op) if not node.domain and tensor == node.output else None
+    found = rule.find(node) if tensor == node.output else None
     return None if found is None else found(scope, node, layout)
 
 

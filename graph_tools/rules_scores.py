@@ -21,6 +21,7 @@ from .graph_view import NodeView, Scope
 from .indicators import constant_fill, is_indicator, rests_on_inputs
 from .layout import Atom, Layout, broadcast_operand, finest, size_of
 from .normal_form import Peel, Refusal
+from .rule_table import RuleTable
 from .symbolic import Value
 
 
@@ -107,18 +108,7 @@ class ScoreState:
 ScoreResult: TypeAlias = "Sequence[ScoreState] | Refusal"
 ScoreRule = Callable[[ScoreState, NodeView], ScoreResult]
 
-RULES: dict[str, ScoreRule] = {}
-
-
-def rule(*ops: str) -> Callable[[ScoreRule], ScoreRule]:
-    """Register a rule for these operators of the standard domain."""
-
-    def register(function: ScoreRule) -> ScoreRule:
-        for op in ops:
-            RULES[op] = function
-        return function
-
-    return register
+rule: RuleTable[ScoreRule] = RuleTable()
 
 
 def refuse(node: NodeView, name: str, reason: str, hint: str = "") -> Refusal:
@@ -128,7 +118,7 @@ def refuse(node: NodeView, name: str, reason: str, hint: str = "") -> Refusal:
 
 def step(state: ScoreState, node: NodeView) -> ScoreResult:
     """Apply the rule for ``node``, which writes ``state.tensor``."""
-    found = RULES.get(node.op) if not node.domain and state.tensor == node.output else None
+    found = rule.find(node) if state.tensor == node.output else None
     if found is None:
         return refuse(
             node,

@@ -18,6 +18,7 @@ from .graph_view import NodeView, Scope
 from .indicators import constant_fill
 from .layout import Atom, Layout, finest, regroup
 from .normal_form import Peel, Refusal
+from .rule_table import RuleTable
 from .rules_scores import RawTerm, refuse
 from .symbolic import Value
 
@@ -75,18 +76,7 @@ class WeightState:
 
 WeightRule = Callable[[WeightState, NodeView], WeightState | Refusal]
 
-RULES: dict[str, WeightRule] = {}
-
-
-def rule(*ops: str) -> Callable[[WeightRule], WeightRule]:
-    """Register a rule for these operators of the standard domain."""
-
-    def register(function: WeightRule) -> WeightRule:
-        for op in ops:
-            RULES[op] = function
-        return function
-
-    return register
+rule: RuleTable[WeightRule] = RuleTable()
 
 
 def step(state: WeightState, readers: Sequence[NodeView]) -> WeightState | Refusal:
@@ -103,7 +93,7 @@ def step(state: WeightState, readers: Sequence[NodeView]) -> WeightState | Refus
             "export without output_attentions or need_weights",
         )
     node = readers[0]
-    found = RULES.get(node.op) if not node.domain else None
+    found = rule.find(node)
     if found is None:
         return refuse(
             node,

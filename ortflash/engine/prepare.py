@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from ..graph_tools.names import Names
 from ..graph_tools.op_schema import schema
 from ..graph_tools.scopes import Scope, all_names, all_scopes
 
@@ -41,7 +42,7 @@ def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
     for index in reversed(range(len(prepared.functions))):
         if (prepared.functions[index].domain, prepared.functions[index].name) == (spec.domain, spec.name):
             del prepared.functions[index]
-    taken = all_names(prepared) if int32_masks else set()
+    names = Names(all_names(prepared) if int32_masks else set())
     for scope in all_scopes(prepared):
         constants = _constants(scope)
         calls = [node for node in scope.container.node if spec.matches(node)]
@@ -51,7 +52,7 @@ def prepare(model: ModelProto, *, int32_masks: bool = False) -> ModelProto:
             neutral = _neutral_inputs(node, constants)
             node.attribute.append(onnx.helper.make_attribute(NEUTRAL_INPUTS, neutral))
         if int32_masks:
-            _cast_masks(scope, calls, constants, taken)
+            _cast_masks(scope, calls, constants, names)
     return prepared
 
 
@@ -82,7 +83,7 @@ def _neutral_inputs(node: NodeProto, constants: Mapping[str, TensorProto]) -> in
     return bits
 
 
-def _cast_masks(scope: Scope, calls: list[NodeProto], constants: Mapping[str, TensorProto], taken: set[str]) -> None:
+def _cast_masks(scope: Scope, calls: list[NodeProto], constants: Mapping[str, TensorProto], names: Names) -> None:
     """Give these nodes int32 in the place of bool inputs: constants made anew, a Cast before each other tensor."""
     casts: dict[str, str] = {}
     for call in calls:
@@ -90,7 +91,7 @@ def _cast_masks(scope: Scope, calls: list[NodeProto], constants: Mapping[str, Te
             if "bool" not in one.types:
                 continue
             if name not in casts:
-                casts[name] = _unique(f"{name}_int32", taken)
+                casts[name] = names.fresh(f"{name}_int32")
                 node = _as_int32(name, casts[name], constants.get(name))
                 scope.container.node.insert(list(scope.container.node).index(call), node)
             call.input[index] = casts[name]
@@ -102,12 +103,3 @@ def _as_int32(name: str, new_name: str, constant: TensorProto | None) -> NodePro
         return onnx.helper.make_node("Cast", [name], [new_name], name=new_name, to=TensorProto.INT32)
     value = numpy_helper.from_array(numpy_helper.to_array(constant).astype(np.int32), new_name)
     return onnx.helper.make_node("Constant", [], [new_name], name=new_name, value=value)
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    count, candidate = 1, name
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate
