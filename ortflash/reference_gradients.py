@@ -50,7 +50,8 @@ def rounding_floor(d_output: Array, *inputs: Any, seed: int = 0, tf32: bool = Fa
     Query elements and those of d_output are off by the rounding of an fp32 sum of their products, and rowsum(P * dP)
     comes from an output that is rounded to its type and off likewise: the difference of two such sums has an error even
     where it should be exactly 0, as with a single key. softmax_lse is a rounded fp32 number, too, and P = exp(S - lse).
-    With ``tf32`` both are off by what TF32 leaves of the two factors instead, up to 2^-11 of each.
+    With ``tf32`` both are off by what TF32 leaves of the two factors instead, up to 2^-11 of each. How far that moves a
+    gradient counts twice, because tensor cores truncate where these sums round.
     """
     p = reference.problem(*inputs, **named)
     query = p.query.astype(np.float64)
@@ -77,7 +78,8 @@ def rounding_floor(d_output: Array, *inputs: Any, seed: int = 0, tf32: bool = Fa
     for name, value in exact.items():
         dtype = np.dtype(np.float32) if name == "d_sinks" else p.query.dtype
         largest = _largest(value)
-        floors[name] = 2 * _largest(value.astype(dtype) - value) + _largest(near[name] - value) + 4 * epsilon * largest
+        rounding, products = _largest(value.astype(dtype) - value), _largest(near[name] - value)
+        floors[name] = 2 * rounding + 2 * products + 4 * epsilon * largest
     return floors
 
 

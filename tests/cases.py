@@ -1,7 +1,8 @@
 """Named attention problems that every implementation is tested with: the CPU core, the ONNX Runtime op, CUDA, TensorRT.
 
-Five lists: REGULAR (what models do), IRREGULAR (sizes that hurt), CORNER (each with the reason why it is here),
-DROPOUT and PERFORMANCE (for benchmarks; not run by tests). D4 to D12 name small inputs that come from real bug reports.
+Six lists: REGULAR (what models do), IRREGULAR (sizes that hurt), CORNER (each with the reason why it is here),
+DROPOUT, PLAIN (for kernels that take nothing else) and PERFORMANCE (for benchmarks; not run by tests). D4 to D12 name
+small inputs that come from real bug reports.
 """
 
 from __future__ import annotations
@@ -453,6 +454,17 @@ def _dropout() -> Iterator[AttentionCase]:
     yield replace(base, name="dropout-all", dropout_p=0.999999, reason="a rate that rounds to 1 drops everything")
 
 
+# ---------------------------------------------------------------------------------------------------------- PLAIN
+def _plain() -> Iterator[AttentionCase]:
+    yield AttentionCase("square", batch=2, q_len=300, is_causal=1)
+    yield AttentionCase("more-queries", q_len=400, kv_len=130, is_causal=1, causal_alignment="bottom_right")
+    yield AttentionCase("more-keys", q_len=70, kv_len=650, is_causal=1, causal_alignment="bottom_right")
+    yield AttentionCase("one-key", q_len=130, kv_len=1)
+    yield AttentionCase("window", q_len=513, kv_len=390, window_left=70, window_right=33)
+    yield AttentionCase("grouped", num_heads=6, kv_num_heads=2, q_len=260, kv_len=385, packed=True)
+    yield AttentionCase("sinks", q_len=200, sinks="N", window_left=31, is_causal=1)
+
+
 # ---------------------------------------------------------------------------------------------------- PERFORMANCE
 def _performance() -> Iterator[AttentionCase]:
     for q_len in (128, 512, 1024, 2048, 4096, 8192):
@@ -466,6 +478,8 @@ IRREGULAR = tuple(_irregular())
 CORNER = tuple(_corner())
 DROPOUT = tuple(_dropout())
 """With dropout, which not every implementation has."""
+PLAIN = tuple(_plain())
+"""What kernels for plain attention take, to be tried with their types and head sizes; most steps of their loops."""
 PERFORMANCE = tuple(_performance())
 CASES = REGULAR + IRREGULAR + CORNER
 """What every implementation is tested with."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, Array, AttentionCase
-from compare import check, expect
+from cases import CASES, PLAIN, Array, AttentionCase
+from compare import check, draw_d_output, expect, expect_gradients
 from hypothesis import assume, given
 from strategies import attention_cases
 
-from ortflash import core
+from ortflash import core, reference
 
 ROOT = Path(__file__).resolve().parents[1]
 HALF_CASES = [case for case in CASES if case.dtype != "float32"]
@@ -70,6 +70,19 @@ def test_case(case: AttentionCase) -> None:
         check(actual, expected)
     output, _ = run(case, return_lse=0)  # other kernels, where rows are summed by the tensor cores
     check(output, expect(case)[0])
+
+
+@pytest.mark.parametrize(("head_size", "dtype"), [(40, "float16"), (64, "bfloat16"), (128, "float16")])
+@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
+def test_gradients(case: AttentionCase, dtype: str, head_size: int) -> None:
+    case = replace(case, dtype=dtype, head_size=head_size)
+    inputs: dict[str, Any] = case.make_inputs()
+    output, lse = reference.attention(**inputs, **case.attributes())
+    output = output.astype(inputs["query"].dtype)
+    d_output = draw_d_output(case, output)
+    gradients = core.gradients(d_output, output, lse.astype(np.float32), inputs, **case.attributes())
+    for name, gradient in gradients.items():
+        check(gradient, expect_gradients(case)[name])
 
 
 def for_hopper(case: AttentionCase) -> AttentionCase:

@@ -2,6 +2,9 @@
 #include "gpu.h"
 #include "implementation_grad.h"
 #include "sm80/backward.h"
+#ifdef ORTFLASH_WITH_SM90
+#include "sm90/backward.h"
+#endif
 
 namespace ortflash {
 namespace {
@@ -22,7 +25,12 @@ __global__ void write_zeros(GradientView view, int64_t elements) {
 }  // namespace
 
 GradImplementationList cuda_grad_implementations() {
-  static const GradImplementation implementations[] = {sm80::grad_implementation()};
+  static const GradImplementation implementations[] = {
+#ifdef ORTFLASH_WITH_SM90
+      sm90::grad_implementation(),
+#endif
+      sm80::grad_implementation(),
+  };
   return {implementations, sizeof(implementations) / sizeof(implementations[0])};
 }
 

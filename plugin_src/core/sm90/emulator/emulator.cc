@@ -9,6 +9,7 @@
 
 #include "../../implementation_grad.h"
 #include "../../status.h"
+#include "../backward_plan.h"
 #include "../plan.h"
 #include "../tensor_map.h"
 
@@ -125,8 +126,10 @@ void multiply(const Product* const (&lanes)[32], int warp_of_group) {
     for (int k = 0; k < 16; ++k) {
       if (p.a[0] == nullptr) {
         const uint32_t r = static_cast<uint32_t>(warp_of_group * 16 + row);
-        a[row][k] = element(p.bfloat16, start_of(p.a_descriptor) + r / 8 * stride_of(p.a_descriptor) + r % 8 * 128 +
-                                            static_cast<uint32_t>(k) * 2);
+        const auto inner = static_cast<uint32_t>(k);
+        const uint32_t at = p.a_transposed ? inner / 8 * stride_of(p.a_descriptor) + inner % 8 * 128 + r * 2
+                                           : r / 8 * stride_of(p.a_descriptor) + r % 8 * 128 + inner * 2;
+        a[row][k] = element(p.bfloat16, start_of(p.a_descriptor) + at);
       } else {
         const uint32_t packed = *lanes[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2];
         const float2 two = p.bfloat16 ? unpack<__nv_bfloat16>(packed) : unpack<__half>(packed);
@@ -257,10 +260,24 @@ namespace {
 // Few, so that each walks over several tiles.
 constexpr Gpu kGpu = {0, 9, 0, 3, 232448, 1 << 20, "an emulated Hopper"};
 
-struct Launch {
-  void (*kernel)(ForwardMaps, ForwardParams);
-  const Plan* plan;
-};
+// Runs `kernel` for each block of a grid; `call` calls it.
+template <class Call>
+Status launch(const char* name, int64_t grid, int threads, int shared_bytes, Call&& call) {
+  if (shared_bytes > kGpu.shared_bytes) {
+    return make_status(StatusCode::kDeviceError, "%s wants %d bytes of shared memory", name, shared_bytes);
+  }
+  emulator::body = [](void* argument) { (*static_cast<Call*>(argument))(); };
+  emulator::body_argument = &call;
+  emulator::grid.x = static_cast<uint32_t>(grid);
+  for (int64_t i = 0; i < grid; ++i) {
+    emulator::block.x = static_cast<uint32_t>(i);
+    std::memset(raw, 0xFF, sizeof(raw));  // NaN in every type
+    if (const char* failure = emulator::run_block(threads)) {
+      return make_status(StatusCode::kDeviceError, "%s, block %d: %s", name, static_cast<int>(i), failure);
+    }
+  }
+  return {};
+}
 
 Status forward(const AttentionParams& params, const Execution&) {
   const Kernel* kernel = nullptr;
@@ -268,25 +285,29 @@ Status forward(const AttentionParams& params, const Execution&) {
   Plan plan;
   if (status.ok()) status = make_plan(params, *kernel, kGpu, &plan);
   if (!status.ok()) return status;
-  Launch launch{reinterpret_cast<void (*)(ForwardMaps, ForwardParams)>(const_cast<void*>(kernel->function)), &plan};
-  emulator::body = [](void* argument) {
-    const auto* l = static_cast<const Launch*>(argument);
-    l->kernel(l->plan->maps, l->plan->params);
+  const auto function = reinterpret_cast<void (*)(ForwardMaps, ForwardParams)>(const_cast<void*>(kernel->function));
+  return launch(kernel->name, plan.grid, kernel->threads, kernel->shared_bytes,
+                [&] { function(plan.maps, plan.params); });
+}
+
+Status backward(const AttentionGradParams& params, const Execution& execution) {
+  const BackwardKernel* kernel = nullptr;
+  Status status = choose_backward_kernel(params, &kernel);
+  BackwardPlan plan;
+  if (status.ok()) status = make_backward_plan(params, *kernel, execution.workspace, &plan);
+  using RowsFunction = void (*)(BackwardParams);
+  const auto rows = [&](const void* function, int64_t grid, int threads) {
+    return launch(kernel->name, grid, threads, 0,
+                  [&] { reinterpret_cast<RowsFunction>(const_cast<void*>(function))(plan.params); });
   };
-  emulator::body_argument = &launch;
-  emulator::grid.x = static_cast<uint32_t>(plan.grid);
-  if (kernel->shared_bytes > kGpu.shared_bytes) {
-    return make_status(StatusCode::kDeviceError, "%s wants %d bytes of shared memory", kernel->name,
-                       kernel->shared_bytes);
+  if (status.ok()) status = rows(kernel->prepare, plan.prepare_grid, kernel->rows_threads);
+  if (status.ok()) {
+    const auto function = reinterpret_cast<void (*)(BackwardMaps, BackwardParams)>(const_cast<void*>(kernel->gradient));
+    status = launch(kernel->name, plan.gradient_grid, kernel->threads, kernel->shared_bytes,
+                    [&] { function(plan.maps, plan.params); });
   }
-  for (int i = 0; i < plan.grid; ++i) {
-    emulator::block.x = static_cast<uint32_t>(i);
-    std::memset(raw, 0xFF, sizeof(raw));  // NaN in every type
-    if (const char* failure = emulator::run_block(kernel->threads)) {
-      return make_status(StatusCode::kDeviceError, "%s, block %d: %s", kernel->name, i, failure);
-    }
-  }
-  return {};
+  if (status.ok()) status = rows(kernel->finish, plan.finish_grid, 128);
+  return status;
 }
 
 void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
@@ -313,6 +334,20 @@ ImplementationList cpu_implementations() {
   return {list, 1};
 }
 
-GradImplementationList cpu_grad_implementations() { return {nullptr, 0}; }
+GradImplementationList cpu_grad_implementations() {
+  static const GradImplementation list[] = {{"sm90-emulated", sm90::kBackwardFeatures, 128, [] { return Status{}; },
+                                             [](const AttentionGradParams& p) {
+                                               const sm90::BackwardKernel* kernel = nullptr;
+                                               return sm90::choose_backward_kernel(p, &kernel);
+                                             },
+                                             [](const AttentionGradParams& p, const Execution&) -> size_t {
+                                               const sm90::BackwardKernel* kernel = nullptr;
+                                               return sm90::choose_backward_kernel(p, &kernel).ok()
+                                                          ? sm90::backward_workspace_bytes(p, *kernel)
+                                                          : 0;
+                                             },
+                                             sm90::backward, nullptr}};
+  return {list, 1};
+}
 
 }  // namespace ortflash

@@ -65,7 +65,7 @@ struct Product {
   float* d;
   const uint32_t* a[4];  // registers, or null
   uint64_t a_descriptor, b_descriptor;
-  bool b_transposed, accumulate;
+  bool a_transposed, b_transposed, accumulate;
 };
 void issue(const Product& product);
 void commit();
@@ -215,5 +215,27 @@ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
     std::memcpy(&r[matrix], raw + rows[8 * matrix + lane / 4] + lane % 4 * 4, 4);
   }
 }
+
+// ----------------------------------------------------------------------------------- backward_ptx.cuh's functions
+inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  const uint32_t r[4] = {r0, r1, r2, r3}, lane = threadIdx.x % 32;
+  uint64_t rows[32];
+  std::memcpy(rows, emulator::exchange(address), sizeof(rows));
+  for (uint32_t matrix = 0; matrix < 4; ++matrix) {
+    std::memcpy(raw + rows[8 * matrix + lane / 4] + lane % 4 * 4, &r[matrix], 4);
+  }
+  __syncwarp();
+}
+inline void copy_line(void* destination, const void* source, int bytes, Barrier& full) {
+  std::memcpy(destination, source, static_cast<size_t>(bytes));
+  full.landed(bytes);
+}
+inline void add_line(float* destination, const void* source, int bytes) {
+  const auto* from = static_cast<const float*>(source);
+  for (int i = 0; i < bytes / 4; ++i) destination[i] += from[i];
+}
+inline void bulk_commit() {}
+inline void bulk_wait_read() {}
+inline void bulk_wait() {}
 
 }  // namespace ortflash::sm90

@@ -1,0 +1,42 @@
+// What the kernels of the gradients are told.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "../attention.h"
+
+namespace ortflash::sm90 {
+
+struct BackwardParams {
+  int32_t batch, q_len, kv_len, head_size;
+  int32_t num_heads, group;           // group: query heads of a key/value head
+  int32_t query_tiles, padded_q_len;  // of one head, in tiles of the kernel's BLOCK_Q rows
+  int32_t key_tiles;
+  int32_t section_heads;  // key/value heads in a section: see KeyTile
+
+  // Row i sees keys j with i + low <= j < i + high.
+  int32_t low, high;
+
+  float scale, scale_log2;  // of Q K^T; scale * log2(e)
+
+  const float* softmax_lse;       // (B,N,S)
+  const void *output, *d_output;  // (B,N,S,E)
+  Strides output_strides, d_output_strides;
+  void *d_query, *d_key, *d_value;  // (B,N,S,D), (B,M,T,D), (B,M,T,E)
+  Strides d_query_strides, d_key_strides, d_value_strides;
+
+  // In the workspace.
+  float* lse_log2;     // (B*N, padded_q_len): softmax_lse * log2(e); +inf where nothing takes part and past q_len
+  float* delta;        // (B*N, padded_q_len): rowsum(d_output * output); 0 past q_len
+  float* d_query_sum;  // (B*N, query_tiles, 2 warpgroups, 8, 128 threads, 4): dQ / scale as the warpgroups hold it
+};
+
+// Tensor maps of (batch, head, row, column) views.
+struct BackwardMaps {
+  CUtensorMap query, d_output;  // box: BLOCK_Q rows x 64 columns
+  CUtensorMap key, value;       // box: BLOCK_KV rows x 64 columns
+};
+
+}  // namespace ortflash::sm90

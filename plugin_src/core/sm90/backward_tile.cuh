@@ -1,0 +1,110 @@
+// The tile of the gradients' kernel, and what lies in shared memory.
+//
+//   k, v          this thread block's keys and values: there from start to end
+//   q, d_output   rows of one step and their statistics: two slots each
+//   d_scores      dX^T of a step in halves, for dQ: two slots, so that one barrier a step is enough
+//   d_query       dQ of a step in fp32, one slot a warpgroup, on its way to global memory
+#pragma once
+
+#include "backward_ptx.cuh"
+#include "shared_storage.cuh"
+
+namespace ortflash::sm90 {
+
+// HEAD  D and E, padded up: 64 or 128
+template <class Element_, int HEAD_>
+struct BackwardTile {
+  using Element = Element_;
+  static constexpr int HEAD = HEAD_;
+  static constexpr int WARPGROUPS = 2;  // that multiply, 64 keys each
+  static constexpr int BLOCK_KV = kWarpgroupRows * WARPGROUPS;
+  static constexpr int BLOCK_Q = HEAD == 64 ? 128 : 64;  // so that dQ of a step is two times 64 x 64
+  static constexpr int PANELS = HEAD / kPanel;
+  static constexpr int STAGES = 2;
+  static constexpr int THREADS = 128 * (WARPGROUPS + 1);
+  static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+
+  static constexpr int KV_BYTES = BLOCK_KV * HEAD * 2;
+  static constexpr int Q_BYTES = BLOCK_Q * HEAD * 2;
+  static constexpr int SCORES_BYTES = BLOCK_Q * BLOCK_KV * 2;
+  static constexpr int SUM_FLOATS = 64 * 64;  // of dQ, a warpgroup's part of a step
+};
+
+template <class Tile>
+struct alignas(1024) BackwardStorage {
+  // Panels of 64 columns, 128-byte swizzled by the copy engine.
+  uint8_t k[Tile::KV_BYTES], v[Tile::KV_BYTES];                                   // [BLOCK_KV][64]
+  uint8_t q[Tile::STAGES][Tile::Q_BYTES], d_output[Tile::STAGES][Tile::Q_BYTES];  // [BLOCK_Q][64]
+  // Panels of 64 queries, [BLOCK_KV][64], swizzled likewise.
+  uint8_t d_scores[2][Tile::SCORES_BYTES];
+  float d_query[Tile::WARPGROUPS][Tile::SUM_FLOATS];
+  float lse_log2[Tile::STAGES][Tile::BLOCK_Q], delta[Tile::STAGES][Tile::BLOCK_Q];
+
+  Barrier k_full, v_full;
+  Barrier q_full[Tile::STAGES], q_empty[Tile::STAGES];                // q and lse_log2
+  Barrier d_output_full[Tile::STAGES], d_output_empty[Tile::STAGES];  // d_output and delta
+  Barrier d_query_full[Tile::WARPGROUPS], d_query_empty[Tile::WARPGROUPS];
+
+  // By one thread, before anybody waits. Lane 0 of each warp that has read (or written) a slot arrives.
+  __device__ void init_barriers() {
+    k_full.init(1);
+    v_full.init(1);
+    for (int stage = 0; stage < Tile::STAGES; ++stage) {
+      q_full[stage].init(1);
+      d_output_full[stage].init(1);
+      q_empty[stage].init(4 * Tile::WARPGROUPS);
+      d_output_empty[stage].init(4 * Tile::WARPGROUPS);
+    }
+    for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+      d_query_full[group].init(4);
+      d_query_empty[group].init(1);
+    }
+    fence_barrier_init();
+  }
+};
+
+// Which keys a thread block computes the gradients of, and the steps it takes: for each query head of the key/value
+// head the tiles of queries [first_tile, end_tile), which see one of the keys.
+struct KeyTile {
+  int key, kv_head, batch;
+  int first_tile, end_tile;
+
+  template <class Tile>
+  static __device__ __forceinline__ KeyTile describe(const BackwardParams& p) {
+    // Sections of heads whose queries stay in L2 together. In a section the heads' first keys come first: with a causal
+    // mask they have the most queries.
+    const int heads = p.batch * (p.num_heads / p.group);
+    const int section = blockIdx.x / (p.section_heads * p.key_tiles), first_head = section * p.section_heads;
+    const int section_heads = min(p.section_heads, heads - first_head);
+    const int in_section = blockIdx.x - first_head * p.key_tiles;
+    const int tile = in_section / section_heads, head = first_head + in_section - tile * section_heads;
+    KeyTile t;
+    t.key = tile * Tile::BLOCK_KV;
+    t.batch = head / (p.num_heads / p.group);
+    t.kv_head = head - t.batch * (p.num_heads / p.group);
+    const int last_key = min(t.key + Tile::BLOCK_KV, p.kv_len) - 1;
+    const int first_row = max(0, t.key - p.high + 1), end_row = min(p.q_len, last_key - p.low + 1);
+    t.first_tile = first_row / Tile::BLOCK_Q;
+    t.end_tile = end_row > first_row ? (end_row + Tile::BLOCK_Q - 1) / Tile::BLOCK_Q : t.first_tile;
+    return t;
+  }
+};
+
+// A walk over the steps.
+struct QueryStep {
+  int head, tile;
+
+  __device__ __forceinline__ QueryStep(const BackwardParams& p, const KeyTile& t)
+      : head(t.kv_head * p.group), tile(t.first_tile) {}
+  __device__ __forceinline__ bool valid(const BackwardParams& p, const KeyTile& t) const {
+    return head < (t.kv_head + 1) * p.group && t.first_tile < t.end_tile;
+  }
+  __device__ __forceinline__ void advance(const KeyTile& t) {
+    if (++tile == t.end_tile) {
+      tile = t.first_tile;
+      ++head;
+    }
+  }
+};
+
+}  // namespace ortflash::sm90
