@@ -9,7 +9,7 @@ import pycuda.driver as cuda
 import pytest
 from cases import CASES, DTYPES, Array, AttentionCase
 from compare import check, expect
-from device import Buffer, random_half, run
+from device import Buffer, in_poison, random_half, run
 from hypothesis import given
 from strategies import attention_cases
 
@@ -167,15 +167,6 @@ def test_an_unsupported_head_size_names_itself_and_the_gpu() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
-def in_poison(array: Array, *, row_gap: int, poison: float = np.nan) -> Array:
-    """A copy of a 4-D array whose rows lie `row_gap` elements apart, in memory full of `poison`."""
-    batch, heads, rows, columns = array.shape
-    memory = np.full((batch + 2, heads + 2, rows + 2, columns + row_gap), poison, array.dtype)
-    view = memory[1:-1, 1:-1, 1:-1, row_gap // 2 : row_gap // 2 + columns]
-    view[...] = array
-    return view
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("row_gap", [6, 8, 16])
 @pytest.mark.parametrize(("q_len", "kv_len", "head_size"), [(1, 1, 1), (17, 67, 37), (65, 130, 64), (130, 65, 80)])
