@@ -48,7 +48,11 @@ def kernel(
     protocol = _protocol(device, repetitions, pause_ms)
     rows = []
     for shape in GRIDS[grid]:
-        if device == "cuda":
+        if device == "cuda" and grid == "backward":
+            from . import backward_cuda
+
+            rows.append(backward_cuda.race_shape(shape, protocol, implementation))
+        elif device == "cuda":
             from . import kernel_cuda
 
             rows.append(kernel_cuda.race_shape(shape, protocol, implementation))

@@ -33,7 +33,7 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
     """Time ours (the preferred implementation, or the one that is named) and every peer that takes the shape."""
     import torch
 
-    copies = [_inputs(shape, seed) for seed in range(_copies(shape))]
+    copies = [draw_inputs(shape, seed) for seed in range(_copies(shape))]
     expected = _expected(shape, copies[0])
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
@@ -44,7 +44,7 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
             output = calls[0]()
             torch.cuda.synchronize()
             figures[name] = Figure(math.nan, error=_error(shape, output, expected))
-            runs[name] = captured(calls, _launches(shape))
+            runs[name] = captured(calls, launches_for(shape, shape.flops))
         except (RuntimeError, core.CoreError, NotImplementedError) as error:
             figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
     for name, time_ms in race(runs, protocol).items():
@@ -58,13 +58,13 @@ def _copies(shape: Shape) -> int:
     return 1 if shape.q_len > 16 else max(2, min(16, _CACHE_BYTES // shape.kv_bytes))
 
 
-def _launches(shape: Shape) -> int:
+def launches_for(shape: Shape, flops: float) -> int:
     """Timed calls in a graph, from the time that the call's products or its bytes need at least."""
-    seconds = max(shape.flops / 500e12, shape.kv_bytes / 4e12, 4e-6)
+    seconds = max(flops / 500e12, shape.kv_bytes / 4e12, 4e-6)
     return max(_LAUNCHES.start, min(_LAUNCHES.stop - 1, round(_TIMED_S / seconds)))
 
 
-def _inputs(shape: Shape, seed: int) -> dict[str, Any]:
+def draw_inputs(shape: Shape, seed: int) -> dict[str, Any]:
     """(B,S,N,D) tensors seen as (B,N,S,D): what projections write. One set serves all copies of a big call."""
     import torch
 
@@ -89,25 +89,33 @@ def _inputs(shape: Shape, seed: int) -> dict[str, Any]:
 
 def _expected(shape: Shape, tensors: dict[str, Any]) -> dict[int, Any]:
     """fp32 outputs (S,E) of batch 0's first and batch -1's last head."""
-    import torch
-
-    allowed, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     found = {}
     for index in (0, -1):
         kv_index = index
         q, k, v = (
             tensors[name][index, i].float() for name, i in (("query", index), ("key", kv_index), ("value", kv_index))
         )
-        scores = q @ k.T / math.sqrt(shape.head_size)
-        if shape.bias:
-            scores += tensors["attn_bias"].expand(shape.axes("BNST"))[index, index].float()
-        if shape.mask:
-            scores.masked_fill_(~tensors["attn_mask"].expand(shape.axes("BNST"))[index, index], -math.inf)
-        if shape.is_causal:
-            scores.masked_fill_(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
-        found[index] = torch.softmax(scores, -1).nan_to_num_(0.0) @ v
-    torch.backends.cuda.matmul.allow_tf32 = allowed
+        bias = tensors["attn_bias"].expand(shape.axes("BNST"))[index, index].float() if shape.bias else None
+        mask = tensors["attn_mask"].expand(shape.axes("BNST"))[index, index] if shape.mask else None
+        found[index] = exact_output(shape, q, k, v, bias, mask)
     return found
+
+
+def exact_output(shape: Shape, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> Any:
+    """fp32 output (S,E) of one head from fp32 (S,D), (T,D), (T,E), bias (S,T) and bool mask (S,T); differentiable."""
+    import torch
+
+    allowed, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    scores = query @ key.T / math.sqrt(shape.head_size)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    if shape.is_causal:
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+    output = torch.softmax(scores, -1).nan_to_num(0.0) @ value
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    return output
 
 
 def _error(shape: Shape, output: Any, expected: dict[int, Any]) -> float:
@@ -163,14 +171,18 @@ def _ours(shape: Shape, tensors: dict[str, Any], implementation: str = "") -> Ca
     return call
 
 
-def _params(shape: Shape, tensors: dict[str, Any]) -> core.Params:
-    views = {
+def tensor_views(tensors: dict[str, Any]) -> dict[str, core.TensorView]:
+    """PyTorch's tensors as the core sees them; the caller keeps them alive."""
+    return {
         name: core.TensorView(
             tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
         )
         for name, tensor in tensors.items()
     }
-    return core.make_params(views, is_causal=int(shape.is_causal), precise=shape.precise)
+
+
+def _params(shape: Shape, tensors: dict[str, Any]) -> core.Params:
+    return core.make_params(tensor_views(tensors), is_causal=int(shape.is_causal), precise=shape.precise)
 
 
 def _kernel_name(shape: Shape, tensors: dict[str, Any], implementation: str) -> str:
