@@ -21,6 +21,20 @@ inline constexpr int kBuilderCreateConfig = 9;
 inline constexpr int kBuilderCreateNetwork = 11;
 inline constexpr int kBuilderCreateProfile = 12;
 inline constexpr int kBuilderBuild = 17;
+inline constexpr int kBuilderGetRegistry = 22;
+inline constexpr int kNetworkAddInput = 2;
+inline constexpr int kNetworkAddPlugin = 33;
+inline constexpr int kNetworkAddConstant = 28;
+inline constexpr int kNetworkAddCast = 68;
+inline constexpr int kTensorSetName = 2;
+inline constexpr int kTensorGetName = 3;
+inline constexpr int kTensorGetDimensions = 5;
+inline constexpr int kTensorSetType = 6;
+inline constexpr int kTensorGetType = 7;
+inline constexpr int kLayerSetName = 3;
+inline constexpr int kLayerGetName = 4;
+inline constexpr int kLayerGetNbOutputs = 7;
+inline constexpr int kLayerGetOutput = 8;
 inline constexpr int kConfigSetFlag = 15;
 inline constexpr int kConfigAddProfile = 29;
 inline constexpr int kConfigSetProfilingVerbosity = 31;
@@ -50,6 +64,9 @@ inline constexpr int kContextSetInputShape = 29;
 inline constexpr int kContextGetTensorShape = 30;
 inline constexpr int kContextSetTensorAddress = 32;
 inline constexpr int kContextEnqueue = 44;  // enqueueV3
+
+// NvInfer.h: INetworkDefinition::getBuilder, which is virtual itself.
+inline constexpr int kNetworkGetBuilder = 2;
 
 // NvInferRuntimeCommon.h: IPluginRegistry::loadLibrary, which 8.6.1 has elsewhere.
 inline constexpr int kRegistryLoadLibraryOf860 = 5;
