@@ -7,6 +7,7 @@ It proves indices, masks, barriers and the order of loads and products; speed an
 from __future__ import annotations
 
 import fcntl
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -136,3 +137,47 @@ def test_each_form_of_bias_and_mask_has_its_kernel(
         arrays["attn_mask"] = (rng.random(mask) < 0.5)[..., :200]
     params = core.make_params({name: core.TensorView.of_array(array) for name, array in arrays.items()})
     assert emulated.describe(params, "cpu") == kernel
+
+
+def test_keys_that_take_no_part_are_never_multiplied() -> None:
+    """NaN in them would reach the output through 0 * NaN."""
+    case = AttentionCase(
+        "unread", batch=2, q_len=100, kv_len=200, key_lengths=(77, 200), blocks="C", block_size=16, dtype="float16"
+    )
+    inputs = case.make_inputs()
+    blocks = inputs["block_mask"]
+    assert 3 < blocks.sum() < len(blocks)
+    expected = expect(case)[0]
+    for name in ("key", "value"):
+        inputs[name][0, :, 77:] = np.nan
+        inputs[name][:, :, ~blocks.repeat(16)[:200]] = np.nan
+    check(core.attention(**inputs, **case.attributes())[0], expected)
+
+
+@pytest.mark.parametrize("fill", [-math.inf, float(np.finfo(np.float32).min), -1e4])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_padding_over_many_blocks(fill: float, bias: bool, head_size: int) -> None:
+    """35 blocks of 128 keys: some whole, some in part, some with nothing to see, in one batch element all of them."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 1, rows, head_size)).astype(np.float16) for rows in (70, 4400, 4400))
+    terms = {"attn_mask": (np.arange(4400) < np.array([1500, 0])[:, None])[:, None, None]}
+    if bias:
+        terms["attn_bias"] = rng.standard_normal((2, 1, 1, 4400)).astype(np.float16)
+        terms["attn_bias"][..., 130:400], terms["attn_bias"][..., 400:] = -np.inf, 0.0
+    expected = reference.attention(q, k, v, **terms, mask_fill=fill)
+    for return_lse in (0, 1):
+        output, lse = core.attention(q, k, v, **terms, mask_fill=fill, return_lse=return_lse)
+        np.testing.assert_allclose(output.astype(np.float64), expected[0], atol=1e-3)
+        if lse is not None:
+            np.testing.assert_allclose(lse, expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("head_size", "v_head_size"), [(512, 512), (264, 512), (512, 40)])
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_head_sizes_past_256(head_size: int, v_head_size: int, is_causal: int) -> None:
+    case = AttentionCase("wide", q_len=130, kv_len=70, head_size=head_size, v_head_size=v_head_size, dtype="bfloat16",
+                         is_causal=is_causal)  # fmt: skip
+    for actual, expected in zip(run(case), expect(case), strict=True):
+        assert actual is not None
+        check(actual, expected)

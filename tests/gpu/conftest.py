@@ -48,6 +48,6 @@ def _cuda_context() -> Iterator[None]:
 
 @pytest.fixture
 def alone_on_the_device() -> None:
-    """For tests that watch the device's free memory, which other workers take, too."""
+    """For tests that watch the device's free memory or the clock, which other workers disturb."""
     if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
-        pytest.skip("watches the device's memory: run it without pytest's -n")
+        pytest.skip("watches the device's memory or the clock: run it without pytest's -n")

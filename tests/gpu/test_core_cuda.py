@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import statistics
+import time
 from typing import Any
 
 import numpy as np
@@ -217,6 +220,70 @@ def test_streams_run_side_by_side() -> None:
     for index, case in enumerate(cases):
         for actual, expected in zip(run(case, stream=streams[index % 2]), expect(case), strict=True):
             check(actual, expected)
+
+
+@pytest.mark.parametrize("form", ["plain", "causal", "bias", "padding"])
+def test_a_captured_graph_follows_its_inputs(form: str) -> None:
+    """What the host prepares for a call (tensor maps among it) is kept in the graph; the data isn't."""
+    torch = pytest.importorskip("torch")
+    q, k, v, output = (torch.zeros(2, 300, 4, 64, device="cuda", dtype=torch.float16).transpose(1, 2) for _ in range(4))
+    bias = torch.zeros(1, 1, 300, 304, device="cuda", dtype=torch.float16)[..., :300]
+    mask = torch.ones(2, 1, 1, 300, device="cuda", dtype=torch.bool)
+    tensors = {"query": q, "key": k, "value": v, "output": output}
+    tensors |= {"bias": {"attn_bias": bias}, "padding": {"attn_mask": mask}}.get(form, {})
+    views = {
+        name: core.TensorView(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), tuple(x.stride()))
+        for name, x in tensors.items()
+    }
+    library, params = core.library(), core.make_params(views, is_causal=int(form == "causal"))
+    assert library.workspace_size(params, "cuda") == 0
+
+    def call() -> None:
+        library.forward(params, "cuda", stream=torch.cuda.current_stream().cuda_stream)
+
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    for x in (q, k, v, bias):
+        x.normal_()
+    mask[:, ..., 200:] = False
+    given = {"bias": bias.expand(2, 4, 300, 300), "padding": mask}.get(form)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), given if form != "bias" else given.double(), is_causal=form == "causal"
+    )
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (output.double() - expected).abs().max() < 4e-3
+
+
+@pytest.mark.usefixtures("alone_on_the_device")
+def test_a_call_takes_little_of_the_host() -> None:
+    """Under 8 us for the C function as called from Python, tensor maps included: median of 10,000."""
+    case = AttentionCase("host", batch=2, num_heads=4, q_len=128, head_size=64, dtype="float16", is_causal=1)
+    inputs = case.make_inputs()
+    buffers = {name: Buffer(array) for name, array in inputs.items()}
+    buffers["output"] = Buffer(np.zeros(case.shape("BNSE"), np.float16))
+    params = core.make_params({name: buffer.view for name, buffer in buffers.items()}, is_causal=1)
+    forward, execution = core.library()._library.ortflash_forward, core._execution("cuda")
+    message, times = ctypes.create_string_buffer(512), []
+    for index in range(10_000):
+        start = time.perf_counter_ns()
+        code = forward(params, execution, b"", message, len(message))
+        times.append(time.perf_counter_ns() - start)
+        assert code == 0, message.value
+        if index % 100 == 99:
+            cuda.Context.synchronize()
+    assert statistics.median(times) < 8_000
+
+
+@pytest.mark.slow
+def test_random_calls_are_near_float64() -> None:
+    """fuzz.py for half a minute; by itself it runs as long as one likes."""
+    pytest.importorskip("torch")
+    from fuzz import search
+
+    assert search(30.0, 0, IMPLEMENTATIONS) == 0
 
 
 # --------------------------------------------------------------------------------------------------------- precision

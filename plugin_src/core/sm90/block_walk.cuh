@@ -99,6 +99,21 @@ class MaskedWalk {
   bool upcoming_patchwork_;
 };
 
+// What block_mask leaves of a block: bit i tells whether a row of the tile keeps any of keys [16 i, 16 i + 16). Its
+// entries cover multiples of 16. By a whole warp.
+template <class Tile>
+__device__ uint32_t kept_groups(const ForwardParams& p, const QueryTile& tile, int block) {
+  const int group = static_cast<int>(threadIdx.x % 32), key = block * Tile::BLOCK_KV + group * 16;
+  bool any = false;
+  if (group < Tile::BLOCK_KV / 16 && key < p.kv_len) {
+    const uint8_t* mask = p.block_mask + tile.batch * p.block_mask_batch + tile.head * p.block_mask_head +
+                          (key >> p.block_shift) * p.block_mask_column;
+    const int last_row = (min(tile.row + Tile::BLOCK_Q, p.q_len) - 1) >> p.block_shift;
+    for (int row = tile.row >> p.block_shift; row <= last_row; ++row) any |= mask[row * p.block_mask_row] != 0;
+  }
+  return __ballot_sync(~0u, any);
+}
+
 template <class Tile>
 using BlockWalk = typename Select<Tile::ANY_TERMS, MaskedWalk<Tile>, PlainWalk>::Type;
 

@@ -1,4 +1,4 @@
-// A consuming warpgroup: 64 query rows of each tile.
+// A consuming warpgroup: 64 query rows of each tile, and of the values all columns or its own part.
 //
 // The tensor cores and the softmax of one warpgroup overlap in two ways. Warpgroups take turns at issuing products, so
 // that one computes weights while another one multiplies (Turns). And inside a warpgroup S' = Q K'^T of the next block
@@ -30,6 +30,12 @@ class Turns {
 
  private:
   const int group_;
+};
+struct NoTurns {
+  __device__ __forceinline__ explicit NoTurns(int) {}
+  __device__ __forceinline__ void wait() const {}
+  __device__ __forceinline__ void pass() const {}
+  __device__ __forceinline__ void close() const {}
 };
 
 template <class Tile>
@@ -102,7 +108,7 @@ class Consumer {
       wgmma_wait<1>();
       pin(o);
       release_value(keys_ - 1);
-      store_rows<Tile>(o, softmax, p_, *tile, first_row(*tile));
+      store_rows<Tile>(o, softmax, p_, *tile, first_row(*tile), first_column());
       wgmma_wait<0>();
       pin(s);
       tile = next;
@@ -119,7 +125,11 @@ class Consumer {
   // where it believes that a warp has split up.
   static __device__ __forceinline__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
-  __device__ __forceinline__ int first_row(const QueryTile& tile) const { return tile.row + group_ * kWarpgroupRows; }
+  __device__ __forceinline__ int row_group() const { return Tile::SAME_ROWS ? 0 : group_; }
+  __device__ __forceinline__ int first_row(const QueryTile& tile) const {
+    return tile.row + row_group() * kWarpgroupRows;
+  }
+  __device__ __forceinline__ int first_column() const { return Tile::SAME_ROWS ? group_ * Tile::V_COLUMNS : 0; }
 
   __device__ __forceinline__ void stage_terms(const QueryTile& tile, const KvStep& step) {
     if constexpr (Tile::ANY_TERMS) terms_.stage(tile, step, first_row(tile));
@@ -149,7 +159,7 @@ class Consumer {
   // ---------------------------------------------------------------------------------------------- products
   // S = Q K^T of tile queries_ and block keys_.
   __device__ __forceinline__ void issue_scores(Scores& s) {
-    const auto& q_smem = shared_.q[slot_of<Tile::Q_STAGES>(queries_)][group_];
+    const auto& q_smem = shared_.q[slot_of<Tile::Q_STAGES>(queries_)][row_group()];
     const auto& k_smem = shared_.k[slot_of<Tile::KV_STAGES>(keys_)];
     const uint64_t q = matrix_descriptor(opaque(smem_address(q_smem)), 16, 1024);
     const uint64_t k = matrix_descriptor(smem_address(k_smem), 16, 1024);
@@ -166,7 +176,8 @@ class Consumer {
 
   // O += P V of block keys_ - 1.
   __device__ __forceinline__ void issue_weighted(Output& o, const Weights& weights, bool accumulate) {
-    const auto& v_smem = shared_.v[slot_of<Tile::KV_STAGES>(keys_ - 1)];
+    const auto* v_smem =
+        shared_.v[slot_of<Tile::KV_STAGES>(keys_ - 1)] + first_column() / kPanel * Tile::BLOCK_KV * 128;
     // From one panel of columns to the next; V of 64 columns is followed by the ones.
     const uint32_t panel =
         Tile::SUM_BY_PRODUCT ? smem_address(shared_.ones) - smem_address(v_smem) : Tile::BLOCK_KV * 128;
@@ -199,8 +210,8 @@ class Consumer {
   // -------------------------------------------------------------------------------------------------- rings
   // Waits for the tile that comes next, and its Q.
   __device__ __forceinline__ const QueryTile* next_tile() {
-    shared_.q_full[slot_of<Tile::Q_STAGES>(queries_)][group_].wait(parity_of<Tile::Q_STAGES>(queries_));
-    return &shared_.tile[slot_of<Tile::TILE_SLOTS>(queries_)][group_];
+    shared_.q_full[slot_of<Tile::Q_STAGES>(queries_)][row_group()].wait(parity_of<Tile::Q_STAGES>(queries_));
+    return &shared_.tile[slot_of<Tile::TILE_SLOTS>(queries_)][row_group()];
   }
   __device__ __forceinline__ void wait_for_key() {
     shared_.k_full[slot_of<Tile::KV_STAGES>(keys_)].wait(parity_of<Tile::KV_STAGES>(keys_));
@@ -224,7 +235,7 @@ class Consumer {
     if (leader_) shared_.v_empty[slot_of<Tile::KV_STAGES>(number)].arrive();
   }
   __device__ __forceinline__ void release_query() {
-    if (leader_) shared_.q_empty[slot_of<Tile::Q_STAGES>(queries_)][group_].arrive();
+    if (leader_) shared_.q_empty[slot_of<Tile::Q_STAGES>(queries_)][row_group()].arrive();
     ++queries_;
   }
 
@@ -232,7 +243,7 @@ class Consumer {
   SharedStorage<Tile>& shared_;
   const int group_;
   const bool leader_;
-  const Turns<Tile::WARPGROUPS> turns_;
+  const typename Select<Tile::TURNS, Turns<Tile::WARPGROUPS>, NoTurns>::Type turns_;
   int queries_ = 0;  // the tile whose Q K^T comes next
   int keys_ = 0;     // the block whose Q K^T comes next; the values that wait for P V are number keys_ - 1
   typename Select<Tile::TERMS, ScoreTerms<Tile>, NoScoreTerms<Tile>>::Type terms_;

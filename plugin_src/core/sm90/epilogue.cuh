@@ -24,10 +24,11 @@ __device__ __forceinline__ uint4 transpose_quad(uint32_t (&w)[4]) {
   return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-// A warpgroup's rows of one tile. o[4 j + 2 row + {0, 1}]: columns 8 j + 2 (lane % 4) + {0, 1}.
+// A warpgroup's rows of one tile, from first_column on. o[4 j + 2 row + {0, 1}]: columns 8 j + 2 (lane % 4) + {0, 1}.
 template <class Tile, class Softmax>
 __device__ __forceinline__ void store_rows(const float (&o)[Tile::O_COLUMNS / 2], const Softmax& softmax,
-                                           const ForwardParams& p, const QueryTile& tile, int warpgroup_row) {
+                                           const ForwardParams& p, const QueryTile& tile, int warpgroup_row,
+                                           int first_column) {
   using T = typename Tile::Element;
   const int thread = opaque(threadIdx.x % 128);
   const float sink = p.sinks != nullptr ? p.sinks[tile.head * p.sinks_stride] : -INFINITY;
@@ -37,19 +38,19 @@ __device__ __forceinline__ void store_rows(const float (&o)[Tile::O_COLUMNS / 2]
     const float sum = Tile::SUM_BY_PRODUCT ? o[Tile::O_COLUMNS / 2 - 4 + 2 * row] : quad_sum(softmax.row_sum[row]);
     const auto result = softmax.finish(row, sum, Tile::SCALED ? 1.0f : p.scale, p.scale_log2, sink);
     const bool inside = q_row < p.q_len;
-    if (p.softmax_lse != nullptr && inside && thread % 4 == 0) {
+    if (p.softmax_lse != nullptr && inside && thread % 4 == 0 && first_column == 0) {
       p.softmax_lse[lse_index(p, tile, q_row)] = result.lse;
     }
     T* output = output_row<T>(p, tile, q_row);
 #pragma unroll
-    for (int i = 2 * row; i < Tile::HEAD / 2; i += 16) {  // 32 columns: a 16-byte chunk for each lane of the quad
+    for (int i = 2 * row; i < Tile::V_COLUMNS / 2; i += 16) {  // 32 columns: a 16-byte chunk for each lane of the quad
       uint32_t words[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         words[k] = pack<T>(o[i + 4 * k] * result.inverse_sum, o[i + 4 * k + 1] * result.inverse_sum);
       }
       const uint4 chunk = transpose_quad(words);
-      const int column = i / 16 * 32 + thread % 4 * 8;
+      const int column = first_column + i / 16 * 32 + thread % 4 * 8;
       if (inside && column < p.v_head_size) *reinterpret_cast<uint4*>(output + column) = chunk;
       __syncwarp();  // one chunk at a time: the next tile's scores occupy the other registers
     }

@@ -73,7 +73,7 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 
 Implementation implementation() {
   constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
-  return {"sm90",   kAllFeatures & ~kMissing, 256, hardware, accepts, workspace_size, forward,
+  return {"sm90",   kAllFeatures & ~kMissing, 512, hardware, accepts, workspace_size, forward,
           describe, slower_than_others};
 }
 

@@ -1,4 +1,5 @@
-// The Hopper kernels as the dispatcher sees them: fp16 and bf16 on sm_90, head sizes that are multiples of 8 up to 256.
+// The Hopper kernels as the dispatcher sees them: fp16 and bf16 on sm_90, head sizes that are multiples of 8 up to 256,
+// or 512 without terms.
 #pragma once
 
 #include "../implementation.h"

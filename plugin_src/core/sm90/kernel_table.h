@@ -9,11 +9,11 @@ namespace ortflash::sm90 {
 
 // What a kernel is for; bits of Kernel::uses.
 enum Use : unsigned {
-  kFull = 1,       // every row sees all keys, but for key_lengths
-  kBanded = 2,     // causal or a window
-  kBiased = 4,     // attn_bias that the copy engine can read, banded or not
-  kMasked = 8,     // attn_mask that the copy engine can read, with fill -inf
-  kKeyed = 16,     // attn_bias and attn_mask, fill -inf, that all rows share
+  kFull = 1,    // every row sees all keys, but for key_lengths
+  kBanded = 2,  // causal or a window
+  kBiased = 4,  // attn_bias that the copy engine can read, banded or not
+  kMasked = 8,  // attn_mask that the copy engine can read, with fill -inf
+  kKeyed = 16,  // attn_bias and attn_mask that all rows share; the fill is -inf, or so low that scores vanish beside it
   kAnything = 32,  // also softcap, block_mask and whatever else the others don't take
 };
 
@@ -25,6 +25,8 @@ struct Kernel {
   bool scaled;  // multiplies scores by scale itself: scale_log2 is log2(e)
   int head;     // D and E fit into this
   int block_q, block_kv;
+  float row_cost;     // time that a row of a tile takes, in that of the first kernel for the same calls
+  bool whole_rounds;  // causal tiles are dealt in whole rounds where their keys and values fit in L2
   int threads;
   int shared_bytes;
   const void* function;  // attention_forward<Tile>(ForwardMaps, ForwardParams)

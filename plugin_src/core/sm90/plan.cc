@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "../status.h"
 #include "tensor_map.h"
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int64_t kMaxLength = int64_t{1} << 28;
 constexpr double kLog2E = 1.4426950408889634;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool aligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
@@ -81,7 +84,16 @@ Term bias_term(const AttentionParams& p) {
 
 bool masks_out(const AttentionParams& p) { return std::isinf(p.mask_fill) && p.mask_fill < 0; }
 
-Term mask_term(const AttentionParams& p) { return make_term(p, p.attn_mask, p.mask_strides, 1, masks_out(p)); }
+// Adding the fill instead of putting it in a score's place gives -inf where it is -inf, and the fill itself where
+// scores of 16-bit inputs vanish beside it and no bias of their own can add to it.
+bool fill_can_be_added(const AttentionParams& p) {
+  constexpr float kVanishing = -1e30f;
+  if (masks_out(p)) return true;
+  const TermSource bias = bias_term(p).source;
+  return p.mask_fill <= kVanishing && (bias == TermSource::kNone || bias == TermSource::kKeys);
+}
+
+Term mask_term(const AttentionParams& p) { return make_term(p, p.attn_mask, p.mask_strides, 1, fill_can_be_added(p)); }
 
 Use use_of(const AttentionParams& p) {
   // A negative scale turns the order of the scores round: only kernels that scale them before the maximum will do.
@@ -98,6 +110,10 @@ Use use_of(const AttentionParams& p) {
 }
 
 Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.row, 1}; }
+
+double time_of_rows(const AttentionParams& p, const Kernel& kernel) {
+  return static_cast<double>(ceil_div(p.q_len, kernel.block_q) * kernel.block_q) * kernel.row_cost;
+}
 
 }  // namespace
 
@@ -120,24 +136,25 @@ Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
     return make_status(StatusCode::kUnsupported, "sm90 takes an fp32 attn_bias only where all rows share it");
   }
 
-  if (p.block_mask != nullptr && p.block_size < 128) {
-    return make_status(StatusCode::kUnsupported,
-                       "sm90 takes block masks with blocks of 128 or 256; this call's have %lld",
-                       static_cast<long long>(p.block_size));
-  }
-
   const KernelList list = p.dtype == DType::kFloat16 ? float16_kernels() : bfloat16_kernels();
   const Use use = use_of(p);
   for (const unsigned wanted : {static_cast<unsigned>(use), static_cast<unsigned>(kAnything)}) {
+    const Kernel* best = nullptr;
     for (size_t i = 0; i < list.count; ++i) {
       const Kernel& candidate = list.first[i];
       if ((candidate.uses & wanted) == 0 || candidate.head < std::max(p.head_size, p.v_head_size)) continue;
       if (p.softmax_lse != nullptr && !candidate.writes_lse) continue;
-      *kernel = &candidate;
+      const bool faster =
+          best != nullptr && candidate.head == best->head && time_of_rows(p, candidate) < time_of_rows(p, *best);
+      if (best == nullptr || faster) best = &candidate;
+    }
+    if (best != nullptr) {
+      *kernel = best;
       return {};
     }
   }
-  return make_status(StatusCode::kUnsupported, "sm90 takes head sizes up to 256");
+  return make_status(StatusCode::kUnsupported,
+                     "sm90 takes head sizes up to 256, and to 512 without softcap, bias or mask");
 }
 
 bool stages_what_others_load(const AttentionParams& p) {
@@ -188,7 +205,7 @@ Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu,
   f.block_mask_column = static_cast<int32_t>(p.block_mask_strides.column);
   while (int64_t{1} << f.block_shift < p.block_size) ++f.block_shift;
 
-  const int64_t q_tiles = (p.q_len + kernel.block_q - 1) / kernel.block_q;
+  const int64_t q_tiles = ceil_div(p.q_len, kernel.block_q);
   const int64_t heads = p.batch * p.num_heads;
   if (q_tiles * heads >= int64_t{1} << 30) {
     return make_status(StatusCode::kUnsupported, "sm90 takes fewer than 2^30 tiles of queries");
@@ -213,10 +230,14 @@ Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu,
             2.0 * static_cast<double>(section) * head_bytes <= 0.65 * static_cast<double>(gpu.l2_bytes))) {
       section *= 2;
     }
+    const int64_t whole = plan->grid / std::gcd<int64_t>(plan->grid, q_tiles);  // the fewest that fill rounds
+    if (kernel.whole_rounds && f.longest_first && whole * head_bytes <= 0.7 * static_cast<double>(gpu.l2_bytes)) {
+      section = whole;
+    }
     section = std::min(section, heads);
   }
   f.section_heads = static_cast<int32_t>(section);
-  f.section_rounds = static_cast<int32_t>((section * q_tiles + plan->grid - 1) / plan->grid);
+  f.section_rounds = static_cast<int32_t>(ceil_div(section * q_tiles, plan->grid));
 
   const CUtensorMapDataType type =
       p.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;

@@ -32,10 +32,10 @@ class OperandLoader {
       while (!walk.done()) {
         const KvStep below = walk.next();
         load_key(tile, below);
-        load_value(tile, step.block, keys_ - 2);
+        load_value(tile, step, keys_ - 2);
         step = below;
       }
-      load_value(tile, step.block, keys_ - 1);
+      load_value(tile, step, keys_ - 1);
     }
   }
 
@@ -52,11 +52,12 @@ class OperandLoader {
     ++keys_;
   }
 
-  __device__ void load_value(const QueryTile& tile, int block, int number) {
+  // Keys that take no part, past key_lengths or by block_mask, may have values of any kind, and 0 * NaN is NaN.
+  __device__ void load_value(const QueryTile& tile, const KvStep& step, int number) {
     const int stage = slot_of<Tile::KV_STAGES>(number);
-    const int row = block * Tile::BLOCK_KV;
-    // Rows past key_lengths may hold anything, and 0 * NaN is NaN.
-    const bool whole = tile.keys == p_.kv_len || tile.keys >= row + Tile::BLOCK_KV;
+    const int row = step.block * Tile::BLOCK_KV;
+    const bool patchwork = Tile::ANY_TERMS && step.patchwork;
+    const bool whole = !patchwork && (tile.keys == p_.kv_len || tile.keys >= row + Tile::BLOCK_KV);
     Barrier& landed = whole ? shared_.v_full[stage] : shared_.v_landed;
     shared_.v_empty[stage].wait(parity_of<Tile::KV_STAGES>(number) ^ 1);
     if (leader_) {
@@ -67,20 +68,27 @@ class OperandLoader {
     if (!whole) {
       shared_.v_landed.wait(landed_parity_);
       landed_parity_ ^= 1;
-      zero_rows(shared_.v[stage], tile.keys - row);
+      zero_rows(shared_.v[stage], tile.keys - row, Tile::BLOCK_KV);
+      if constexpr (Tile::ANY_TERMS) {
+        if (patchwork) {
+          const uint32_t kept = kept_groups<Tile>(p_, tile, step.block);
+          for (int group = 0; group < Tile::BLOCK_KV / 16; ++group) {
+            if ((kept >> group & 1) == 0) zero_rows(shared_.v[stage], group * 16, group * 16 + 16);
+          }
+        }
+      }
       fence_proxy_async();
       __syncwarp();
       if (leader_) shared_.v_full[stage].arrive();
     }
   }
 
-  // Rows from `first` on; the swizzle moves nothing from row to row.
-  __device__ void zero_rows(uint8_t* v, int first) {
+  // Rows [first, end); the swizzle moves nothing from row to row.
+  __device__ void zero_rows(uint8_t* v, int first, int end) {
     constexpr int kChunks = kPanel * 2 / 16;
-    const int end = Tile::BLOCK_KV * kChunks;
     for (int panel = 0; panel < Tile::PANELS; ++panel) {
-      for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end; i += 32) {
-        reinterpret_cast<uint4*>(v)[panel * end + i] = make_uint4(0, 0, 0, 0);
+      for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32) {
+        reinterpret_cast<uint4*>(v)[panel * Tile::BLOCK_KV * kChunks + i] = make_uint4(0, 0, 0, 0);
       }
     }
   }
@@ -88,7 +96,7 @@ class OperandLoader {
   __device__ void load_query(const QueryTile& tile) {
     const int stage = slot_of<Tile::Q_STAGES>(queries_);
 #pragma unroll 1
-    for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+    for (int group = 0; group < Tile::ROW_GROUPS; ++group) {
       Barrier& full = shared_.q_full[stage][group];
       shared_.q_empty[stage][group].wait(parity_of<Tile::Q_STAGES>(queries_) ^ 1);
       if (leader_) {
@@ -181,25 +189,12 @@ class TermLoader {
     }
   }
 
-  // keys[j] = bias[j], -inf where the mask is False: added to every row's score j.
   __device__ void write_keys(const QueryTile& tile, int column, int stage) {
 #pragma unroll
     for (int i = threadIdx.x % 32; i < Tile::BLOCK_KV; i += 32) {
-      const int64_t j = column + i;
-      float value = 0.0f;
-      if (j < p_.kv_len) {
-        if (p_.bias.source == TermSource::kKeys) value = bias_at(tile, j);
-        if (p_.mask.source == TermSource::kKeys && term_data<uint8_t>(p_.mask, tile)[j * p_.mask.column] == 0) {
-          value = -INFINITY;
-        }
-      }
-      shared_.terms.keys[stage][i] = value;
+      shared_.terms.keys[stage][i] = key_term<Tile>(p_, tile, int64_t{column} + i);
     }
     __syncwarp();
-  }
-  __device__ float bias_at(const QueryTile& tile, int64_t j) {
-    if (p_.bias.is_float32) return term_data<float>(p_.bias, tile)[j * p_.bias.column];
-    return to_float(term_data<typename Tile::Element>(p_.bias, tile)[j * p_.bias.column]);
   }
 
   const ForwardMaps& maps_;

@@ -1,7 +1,7 @@
 // What lies in shared memory, and the rings that hand it from the producer to the consumers and back.
 //
 //             full                                  empty
-//   q         its rows and its QueryTile are there  the last Q K^T of the tile is done      one a warpgroup
+//   q         its rows and its QueryTile are there  the last Q K^T of the tile is done      one for 64 rows
 //   k         a block of keys is there              Q K^T is done in every warpgroup
 //   v         a block of values is there            P V is done in every warpgroup
 //   term      a block's bias and mask are there     they have been read                     one a warpgroup
@@ -41,7 +41,7 @@ struct NoTermTiles {};
 template <class Tile>
 struct alignas(1024) SharedStorage {
   // Tiles of 16-bit elements are panels of 64 columns, 128-byte swizzled by the copy engine.
-  uint8_t q[Tile::Q_STAGES][Tile::WARPGROUPS][Tile::Q_BYTES];  // panels [64 rows][64]
+  uint8_t q[Tile::Q_STAGES][Tile::ROW_GROUPS][Tile::Q_BYTES];  // panels [64 rows][64]
   uint8_t k[Tile::KV_STAGES][Tile::KV_BYTES];                  // panels [BLOCK_KV][64]
   uint8_t v[Tile::KV_STAGES][Tile::KV_BYTES];
   alignas(Tile::SUM_BY_PRODUCT
@@ -50,10 +50,10 @@ struct alignas(1024) SharedStorage {
   typename Select<Tile::TERMS, TermTiles<Tile>, NoTermTiles>::Type terms;
 
   // More slots than Q has: a tile's description outlives its Q, until its rows are stored.
-  QueryTile tile[Tile::TILE_SLOTS][Tile::WARPGROUPS];
+  QueryTile tile[Tile::TILE_SLOTS][Tile::ROW_GROUPS];
   int32_t step[Tile::KV_STAGES];  // KvStep::encode() of the block in k; only with ANY_TERMS
 
-  Barrier q_full[Tile::Q_STAGES][Tile::WARPGROUPS], q_empty[Tile::Q_STAGES][Tile::WARPGROUPS];
+  Barrier q_full[Tile::Q_STAGES][Tile::ROW_GROUPS], q_empty[Tile::Q_STAGES][Tile::ROW_GROUPS];
   Barrier k_full[Tile::KV_STAGES], k_empty[Tile::KV_STAGES];
   Barrier v_full[Tile::KV_STAGES], v_empty[Tile::KV_STAGES];
   Barrier v_landed;  // before the rows past key_lengths are zeroed
@@ -70,9 +70,9 @@ struct alignas(1024) SharedStorage {
   // By one thread, before anybody waits. One arrival fills a slot; lane 0 of each consuming warp empties it.
   __device__ void init_barriers() {
     for (int stage = 0; stage < Tile::Q_STAGES; ++stage) {
-      for (int group = 0; group < Tile::WARPGROUPS; ++group) {
+      for (int group = 0; group < Tile::ROW_GROUPS; ++group) {
         q_full[stage][group].init(1);
-        q_empty[stage][group].init(4);
+        q_empty[stage][group].init(4 * Tile::WARPGROUPS / Tile::ROW_GROUPS);
       }
     }
     for (int stage = 0; stage < Tile::KV_STAGES; ++stage) {

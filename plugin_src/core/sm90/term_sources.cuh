@@ -47,4 +47,16 @@ __device__ __forceinline__ const T* term_data(const Term& term, const QueryTile&
   return static_cast<const T*>(term.data) + tile.batch * term.batch + tile.head * term.head;
 }
 
+// What all rows add to score j: the bias, or mask_fill where the mask is False; 0 past the last key.
+template <class Tile>
+__device__ __forceinline__ float key_term(const ForwardParams& p, const QueryTile& tile, int64_t j) {
+  if (j >= p.kv_len) return 0.0f;
+  if (p.mask.source == TermSource::kKeys && term_data<uint8_t>(p.mask, tile)[j * p.mask.column] == 0) {
+    return p.mask_fill;
+  }
+  if (p.bias.source != TermSource::kKeys) return 0.0f;
+  if (p.bias.is_float32) return term_data<float>(p.bias, tile)[j * p.bias.column];
+  return to_float(term_data<typename Tile::Element>(p.bias, tile)[j * p.bias.column]);
+}
+
 }  // namespace ortflash::sm90

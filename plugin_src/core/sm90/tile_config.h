@@ -18,14 +18,16 @@ enum Flag : unsigned {
   kAnyTerms = 1,      // softcap, block_mask, and attn_bias and attn_mask in every form
   kBiasTiles = 8,     // instead of kAnyTerms: attn_bias from the copy engine and nothing else
   kMaskTiles = 16,    // ... attn_mask from the copy engine, fill -inf, and nothing else
-  kKeyTerms = 32,     // ... attn_bias and attn_mask that all rows share, fill -inf
+  kKeyTerms = 32,     // ... attn_bias and attn_mask that all rows share
   kLazy = 2,          // the accumulator is rescaled only where a row's maximum grew by more than 2^8
+  kNoTurns = 64,      // warpgroups issue their products as they come, not in turns
   kSumByProduct = 4,  // V gets a column of ones, so that P V sums the rows as well: of weights in halves, without LSE
 };
 
-// HEAD        D and E, padded up: 64, 96, 128, 192 or 256
+// HEAD        D and E, padded up: 64, 96, 128, 192, 256 or 512
 // BLOCK_KV    keys a step
-// WARPGROUPS  consumer warpgroups, 64 query rows each; one more warpgroup loads
+// WARPGROUPS  consumer warpgroups, 64 query rows each, or 64 rows and a part of the values' columns each where a
+//             warpgroup's registers don't hold O of a whole row; one more warpgroup loads
 template <class Element_, int HEAD_, int BLOCK_KV_, int WARPGROUPS_, unsigned FLAGS>
 struct Tile {
   using Element = Element_;
@@ -38,13 +40,19 @@ struct Tile {
   static constexpr bool KEY_TERMS = (FLAGS & (kAnyTerms | kKeyTerms)) != 0;
   static constexpr bool TERMS = BIAS_TILES || MASK_TILES || KEY_TERMS;
   static constexpr bool SCALED = BIAS_TILES || KEY_TERMS;  // scores are scaled before the softmax, for what is added
+  static constexpr bool TURNS = (FLAGS & kNoTurns) == 0;
   static constexpr bool LAZY = (FLAGS & kLazy) != 0;
   static constexpr bool SUM_BY_PRODUCT = (FLAGS & kSumByProduct) != 0;
 
-  static constexpr int BLOCK_Q = kWarpgroupRows * WARPGROUPS;
+  static constexpr bool SAME_ROWS = HEAD > 256;  // all warpgroups compute the same scores
+  static constexpr int ROW_GROUPS = SAME_ROWS ? 1 : WARPGROUPS;
+  static constexpr int V_COLUMNS = SAME_ROWS ? HEAD / WARPGROUPS : HEAD;  // of one warpgroup
+  static_assert(!SAME_ROWS || !TERMS, "bias and mask come for each warpgroup's own rows");
+
+  static constexpr int BLOCK_Q = kWarpgroupRows * ROW_GROUPS;
   static constexpr int THREADS = 128 * (WARPGROUPS + 1);
   static constexpr int PANELS = (HEAD + kPanel - 1) / kPanel;
-  static constexpr int O_COLUMNS = HEAD + (SUM_BY_PRODUCT ? 8 : 0);  // of P V
+  static constexpr int O_COLUMNS = V_COLUMNS + (SUM_BY_PRODUCT ? 8 : 0);  // of P V
   static_assert(!SUM_BY_PRODUCT || HEAD == kPanel, "the ones are the second panel of every stage of V");
 
   static constexpr int Q_BYTES = kWarpgroupRows * PANELS * kPanel * 2;  // of one warpgroup
@@ -60,7 +68,7 @@ struct Tile {
   // in short sequences they come from memory and not from L2. 4 KB stay for barriers and alignment.
   static constexpr int FREE_BYTES = kSharedMemoryLimit - 4096 - WARPGROUPS * BIT_BYTES - ONES_BYTES;
   static constexpr bool fits(int kv_stages, int q_stages, int term_stages) {
-    return FREE_BYTES >= 2 * kv_stages * KV_BYTES + q_stages * WARPGROUPS * Q_BYTES + term_stages * TERM_BYTES;
+    return FREE_BYTES >= 2 * kv_stages * KV_BYTES + q_stages * ROW_GROUPS * Q_BYTES + term_stages * TERM_BYTES;
   }
   static constexpr int TERM_STAGES = fits(2, 1, 2) ? 2 : 1;
   static constexpr int Q_STAGES = fits(2, 2, TERM_STAGES) ? 2 : 1;
@@ -69,8 +77,8 @@ struct Tile {
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
-  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 56 : 40;
-  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : ANY_TERMS ? 224 : 232;
+  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 72 : 40;
+  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : ANY_TERMS ? 216 : 232;
 };
 
 // Yes where CONDITION holds, else No: parts that only some tiles have.

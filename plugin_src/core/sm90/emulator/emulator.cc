@@ -324,7 +324,7 @@ namespace ortflash {
 // The emulated library has this one implementation; in the CPU's list, because its tensors lie in ordinary memory.
 ImplementationList cpu_implementations() {
   constexpr uint32_t kMissing = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
-  static const Implementation list[] = {{"sm90-emulated", kAllFeatures & ~kMissing, 256, [] { return Status{}; },
+  static const Implementation list[] = {{"sm90-emulated", kAllFeatures & ~kMissing, 512, [] { return Status{}; },
                                          [](const AttentionParams& p) {
                                            const sm90::Kernel* kernel = nullptr;
                                            return sm90::choose_kernel(p, &kernel);
