@@ -161,7 +161,7 @@ def test_padding_over_many_blocks(fill: float, bias: bool, head_size: int) -> No
     """35 blocks of 128 keys: some whole, some in part, some with nothing to see, in one batch element all of them."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 1, rows, head_size)).astype(np.float16) for rows in (70, 4400, 4400))
-    terms = {"attn_mask": (np.arange(4400) < np.array([1500, 0])[:, None])[:, None, None]}
+    terms: dict[str, Any] = {"attn_mask": (np.arange(4400) < np.array([1500, 0])[:, None])[:, None, None]}
     if bias:
         terms["attn_bias"] = rng.standard_normal((2, 1, 1, 4400)).astype(np.float16)
         terms["attn_bias"][..., 130:400], terms["attn_bias"][..., 400:] = -np.inf, 0.0
