@@ -279,11 +279,13 @@ def test_a_call_takes_little_of_the_host() -> None:
 
 @pytest.mark.slow
 def test_random_calls_are_near_float64() -> None:
-    """fuzz.py for half a minute; by itself it runs as long as one likes."""
+    """fuzz.py for ten seconds; by itself it runs as long as one likes."""
     pytest.importorskip("torch")
     from fuzz import search
 
-    assert search(30.0, 0, IMPLEMENTATIONS) == 0
+    if "sm90" not in IMPLEMENTATIONS:
+        pytest.skip("no Hopper GPU, or a build without its kernels")
+    assert search(10.0, 0, ["sm90"]) == 0
 
 
 # --------------------------------------------------------------------------------------------------------- precision
