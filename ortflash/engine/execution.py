@@ -87,12 +87,12 @@ class TensorrtEngine:
         if engine.is_shape_inference_io(name):
             raise OrtflashError(f"{name!r} holds sizes that TensorRT reads on the host, which ortflash can't give.")
         kind = engine.get_tensor_dtype(name).name
-        if kind not in _DTYPES:
+        if kind not in DTYPES:
             raise OrtflashError(f"{name!r} is of type {kind}, which ortflash can't give or read.")
         is_input = engine.get_tensor_mode(name).name == "INPUT"
         sizes = [tuple(shape) for shape in engine.get_tensor_profile_shape(name, 0)] if is_input else []
         shape = tuple(engine.get_tensor_shape(name))
-        return EngineTensor(name, is_input, np.dtype(_DTYPES[kind]), shape, Range(*sizes) if is_input else None)
+        return EngineTensor(name, is_input, np.dtype(DTYPES[kind]), shape, Range(*sizes) if is_input else None)
 
     def _shape_of(self, tensor: EngineTensor) -> Shape:
         shape = tuple(self._context.get_tensor_shape(tensor.name))
@@ -113,7 +113,7 @@ class TensorrtEngine:
                 self._device.free(pointer)
 
 
-_DTYPES: dict[str, Any] = {
+DTYPES: dict[str, Any] = {
     "FLOAT": np.float32,
     "HALF": np.float16,
     "BF16": ml_dtypes.bfloat16,

@@ -5,12 +5,15 @@ Each release runs in a process of its own. What they can't do without a GPU is o
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from releases import installed
+
+from ortflash.engine import execution
 
 RELEASES = ("10.16.1.11", "11.4.0.106")
 """The oldest major version with IPluginV3, and the newest, which laid out registry and logger anew."""
@@ -79,3 +82,15 @@ def test_registering_without_tensorrt_says_so(plugin_v3: str) -> None:
         ]
         * 2
     )
+
+
+def test_what_verify_calls_is_there(lean: Path) -> None:
+    """Names of ``ICudaEngine`` and ``IExecutionContext`` that ortflash.engine.execution uses."""
+    script = """
+have = {*dir(trt.ICudaEngine), *dir(trt.IExecutionContext)}
+print([name for name in sys.argv[2].split() if name not in have])
+"""
+    source = Path(execution.__file__).read_text(encoding="utf-8")
+    names = set(re.findall(r"(?:engine|_context)\.(\w+)\(", source)) | {"num_io_tensors"}
+    assert {"get_tensor_profile_shape", "execute_async_v3"} <= names
+    assert run(lean, script, " ".join(sorted(names))).stdout.splitlines()[-1] == "[]"

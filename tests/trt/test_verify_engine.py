@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import ortflash
 from ortflash.cli import app
-from ortflash.engine import verify
+from ortflash.engine import execution, verify
 from ortflash.engine.device import Device
 from ortflash.engine.execution import EngineTensor, TensorrtEngine
 from ortflash.engine.profiles import Range
@@ -232,6 +232,16 @@ def test_what_an_engine_can_have_against_a_run() -> None:
     with pytest.raises(OrtflashError, match=r"TensorRT fails to run the engine; its log says why\."):
         TensorrtEngine(failing, memory).run({"x": np.ones(2)})  # type: ignore[arg-type]
     assert not memory.held
+
+
+def test_what_is_called_is_there_in_tensorrt(rtx: Any) -> None:
+    """Names of the real package, whose objects take a GPU to make."""
+    played = {name for name in vars(Doubler) if not name.startswith("_")}
+    real = {*dir(rtx.ICudaEngine), *dir(rtx.IExecutionContext)}
+    assert played <= real
+    assert {"INPUT", "OUTPUT"} <= set(rtx.TensorIOMode.__members__)
+    assert set(execution.DTYPES) <= set(rtx.DataType.__members__)
+    assert rtx.DataType.HALF.name == "HALF"
 
 
 # --------------------------------------------------------------------------------------------------- the command line
