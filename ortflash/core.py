@@ -185,6 +185,13 @@ class TensorView:
         return dataclasses.replace(own, strides=tuple(strides))
 
     @classmethod
+    def of_tensor(cls, tensor: Any) -> TensorView:
+        """View a torch.Tensor, on any device, which the caller keeps alive."""
+        return cls(
+            tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
+        )
+
+    @classmethod
     def contiguous(cls, pointer: int, dtype: str, shape: tuple[int, ...]) -> TensorView:
         """View row-major memory."""
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -158,7 +158,7 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]
             size = size // max(attributes.kv_num_heads, 1) * attributes.num_heads
         output = query.new_empty((*query.shape[:-1], size))
         lse = query.new_empty((query.shape[0], attributes.num_heads, query.shape[-2]), dtype=torch.float32)
-        views = tensor_views({**given, "output": output, "softmax_lse": lse})
+        views = _views({**given, "output": output, "softmax_lse": lse})
         _run(core.make_params(views, **asdict(attributes)), query.device)
         ctx.attributes, ctx.deterministic, ctx.names = attributes, deterministic, (*given, "output", "softmax_lse")
         ctx.save_for_backward(*given.values(), output, lse)
@@ -172,7 +172,7 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]
         wanted = ["query", "key", "value", *(name for name in ("attn_bias", "sinks") if needs[name])]
         gradients = {name: torch.empty_like(tensors[name], memory_format=torch.contiguous_format) for name in wanted}
         written = {f"d_{name}": gradient for name, gradient in gradients.items()}
-        views = tensor_views({**tensors, "d_output": _readable(d_output), **written})
+        views = _views({**tensors, "d_output": _readable(d_output), **written})
         params = core.make_grad_params(views, deterministic=ctx.deterministic, **asdict(ctx.attributes))
         _run(params, d_output.device)
         return (None, None, *(gradients[name] if needs[name] else None for name in _INPUTS))
@@ -198,14 +198,8 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous() if expanded or (tensor.dim() > 0 and tensor.stride(-1) != 1) else tensor
 
 
-def tensor_views(tensors: Mapping[str, torch.Tensor]) -> dict[str, core.TensorView]:
-    """Tensors as the core sees them; the caller keeps them alive."""
-    return {
-        name: core.TensorView(
-            tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
-        )
-        for name, tensor in tensors.items()
-    }
+def _views(tensors: Mapping[str, torch.Tensor]) -> dict[str, core.TensorView]:
+    return {name: core.TensorView.of_tensor(tensor) for name, tensor in tensors.items()}
 
 
 def _run(params: core.Params | core.GradParams, device: torch.device) -> None:

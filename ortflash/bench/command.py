@@ -48,7 +48,7 @@ def kernel(
     protocol = _protocol(device, repetitions, pause_ms)
     rows = []
     for shape in GRIDS[grid]:
-        if device == "cuda" and grid == "backward":
+        if device == "cuda" and grid.startswith("backward"):
             from . import backward_cuda
 
             rows.append(backward_cuda.race_shape(shape, protocol, implementation))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import core, sparse
-from .kernel_cuda import captured
+from .kernel_cuda import captured, tensor_views
 from .machine import clocks
 from .race import Protocol, race
 from .results import OURS, Figure, Row
@@ -95,8 +95,6 @@ def _tensors(problem: Problem) -> dict[str, Any]:
 def _our_params(problem: Problem, tensors: dict[str, Any]) -> tuple[core.Params, dict[str, Any]]:
     import torch
 
-    from ..torch import tensor_views
-
     query = tensors["query"]
     given = {
         **{name: tensors[name] for name in ("query", "key", "value", "block_mask")},
@@ -133,8 +131,6 @@ def _our_forward(problem: Problem, tensors: dict[str, Any]) -> Callable[[], None
 
 def _our_backward(problem: Problem, tensors: dict[str, Any]) -> Callable[[], None]:
     import torch
-
-    from ..torch import tensor_views
 
     params, given = _our_params(problem, tensors)
     _bound(params, given)()

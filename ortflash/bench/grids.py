@@ -120,7 +120,8 @@ GRIDS: dict[str, tuple[Shape, ...]] = {
     "hopper-bf16": tuple(_main((64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384), "bfloat16")),
     "decode": tuple(_decode()),
     "odd": tuple(_odd()),
-    "backward": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), ("float16", "bfloat16"))),
+    "backward": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), "float16")),
+    "backward-bf16": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), "bfloat16")),
     "short": tuple(Shape(batch, 16, length, 64) for batch in (1, 8) for length in (128, 256, 512)),
 }
-"""Grid name -> calls. ``cpu*`` are for the CPU, the others for a GPU; of ``backward`` the gradients are timed."""
+"""Grid name -> calls. ``cpu*`` are for the CPU, the others for a GPU; of ``backward*`` the gradients are timed."""

@@ -173,12 +173,7 @@ def _ours(shape: Shape, tensors: dict[str, Any], implementation: str = "") -> Ca
 
 def tensor_views(tensors: dict[str, Any]) -> dict[str, core.TensorView]:
     """PyTorch's tensors as the core sees them; the caller keeps them alive."""
-    return {
-        name: core.TensorView(
-            tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
-        )
-        for name, tensor in tensors.items()
-    }
+    return {name: core.TensorView.of_tensor(tensor) for name, tensor in tensors.items()}
 
 
 def _params(shape: Shape, tensors: dict[str, Any]) -> core.Params:
