@@ -73,17 +73,26 @@ def test_case(case: AttentionCase) -> None:
     check(output, expect(case)[0])
 
 
+def check_gradients(case: AttentionCase, implementation: str, inputs: dict[str, Any] | None = None) -> None:
+    """Hold the gradients against the reference; skips what the implementation doesn't take."""
+    given: dict[str, Any] = case.make_inputs()
+    output, lse = reference.attention(**given, **case.attributes())
+    output, lse = output.astype(given["query"].dtype), lse.astype(np.float32)
+    d_output = draw_d_output(case, output)
+    try:
+        gradients = core.gradients(
+            d_output, output, lse, inputs or given, implementation=implementation, **case.attributes()
+        )
+    except core.CoreUnsupportedError as error:
+        pytest.skip(str(error))
+    for name, gradient in gradients.items():
+        check(gradient, expect_gradients(case)[name])
+
+
 @pytest.mark.parametrize(("head_size", "dtype"), [(40, "float16"), (64, "bfloat16"), (128, "float16")])
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
 def test_gradients(case: AttentionCase, dtype: str, head_size: int) -> None:
-    case = replace(case, dtype=dtype, head_size=head_size)
-    inputs: dict[str, Any] = case.make_inputs()
-    output, lse = reference.attention(**inputs, **case.attributes())
-    output = output.astype(inputs["query"].dtype)
-    d_output = draw_d_output(case, output)
-    gradients = core.gradients(d_output, output, lse.astype(np.float32), inputs, **case.attributes())
-    for name, gradient in gradients.items():
-        check(gradient, expect_gradients(case)[name])
+    check_gradients(replace(case, dtype=dtype, head_size=head_size), "sm90-emulated")
 
 
 def for_hopper(case: AttentionCase) -> AttentionCase:
@@ -98,6 +107,34 @@ def for_hopper(case: AttentionCase) -> AttentionCase:
         head_size=rounded(case.head_size) or 8,
         v_head_size=rounded(case.v_head_size),
     )
+
+
+MASKED = [for_hopper(case) for case in CASES if case.key_lengths or case.blocks or case.mask]
+
+
+@pytest.mark.parametrize("case", MASKED, ids=lambda case: case.name)
+def test_gradients_with_masks(case: AttentionCase) -> None:
+    if scores(case) > MOST_SCORES:
+        pytest.skip("too many scores for an emulator")
+    check_gradients(case, "sm90-masked-emulated")
+
+
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_gradients_of_keys_past_the_end_or_in_blocks_that_are_off(head_size: int) -> None:
+    """NaN in them would reach the gradients through 0 * NaN."""
+    case = AttentionCase(
+        "unread", batch=3, num_heads=4, kv_num_heads=2, q_len=300, kv_len=400, key_lengths=(77, 400, 0), blocks="C",
+        head_size=head_size, dtype="float16", is_causal=1, causal_alignment="bottom_right",
+    )  # fmt: skip
+    inputs = case.make_inputs()
+    off = ~inputs["block_mask"].repeat(128)[:400]
+    assert off.any()
+    assert not off.all()
+    for name in ("key", "value"):
+        inputs[name][0, :, 77:] = np.nan
+        inputs[name][2] = np.nan
+        inputs[name][:, :, off] = np.nan
+    check_gradients(case, "sm90-masked-emulated", inputs)
 
 
 @given(case=attention_cases().map(for_hopper))

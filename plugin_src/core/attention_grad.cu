@@ -28,6 +28,7 @@ GradImplementationList cuda_grad_implementations() {
   static const GradImplementation implementations[] = {
 #ifdef ORTFLASH_WITH_SM90
       sm90::grad_implementation(),
+      sm90::masked_grad_implementation(),
 #endif
       sm80::grad_implementation(),
   };

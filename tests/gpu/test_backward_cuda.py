@@ -153,6 +153,40 @@ def test_keys_that_take_no_part_are_never_read() -> None:
         check(gradient, expected[name])
 
 
+@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_keys_past_the_end_or_in_blocks_that_are_off_are_never_read(implementation: str, head_size: int) -> None:
+    case = AttentionCase(
+        "unread", batch=3, num_heads=4, kv_num_heads=2, q_len=300, kv_len=400, key_lengths=(77, 400, 0), blocks="C",
+        head_size=head_size, dtype="float16", is_causal=1, causal_alignment="bottom_right",
+    )  # fmt: skip
+    inputs = case.make_inputs()
+    off = ~inputs["block_mask"].repeat(128)[:400]
+    assert 0 < off.sum() < 400
+    for name in ("key", "value"):
+        inputs[name][0, :, 77:] = np.nan
+        inputs[name][2] = np.nan
+        inputs[name][:, :, off] = np.nan
+    check_case(case, implementation, inputs=inputs)
+
+
+PADDED = [
+    AttentionCase("lengths", batch=3, q_len=300, kv_len=390, key_lengths=(390, 1, 200)),
+    AttentionCase("padding-mask", batch=3, num_heads=4, kv_num_heads=2, q_len=300, mask="B11T", mask_kind="padding"),
+    AttentionCase("masked-keys", batch=2, q_len=260, kv_len=500, mask="BN1T", is_causal=1),
+    AttentionCase("blocks", batch=2, q_len=700, kv_len=900, blocks="BNRC"),
+    AttentionCase("large-blocks", q_len=700, kv_len=900, blocks="1NRC", block_size=256, is_causal=1),
+]
+"""Keys that batches don't have, as training has them."""
+
+
+@pytest.mark.parametrize(("head_size", "dtype"), [(40, "bfloat16"), (64, "float16"), (128, "float16")])
+@pytest.mark.parametrize("case", PADDED, ids=lambda case: case.name)
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_padded_batches(implementation: str, case: AttentionCase, dtype: str, head_size: int) -> None:
+    check_case(replace(case, dtype=dtype, head_size=head_size), implementation)
+
+
 def test_rows_that_see_nothing_have_zero_gradients() -> None:
     case = AttentionCase(
         "masked", batch=2, q_len=70, kv_len=90, mask="BNST", mask_kind="rows", bias="BNST", dtype="float16"

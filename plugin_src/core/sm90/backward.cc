@@ -13,19 +13,22 @@ namespace {
 
 Status hardware() { return implementation().hardware(); }
 
+template <bool MASKED>
 Status accepts(const AttentionGradParams& params) {
   const BackwardKernel* kernel = nullptr;
-  return choose_backward_kernel(params, &kernel);
+  return choose_backward_kernel(params, MASKED, &kernel);
 }
 
+template <bool MASKED>
 size_t workspace_size(const AttentionGradParams& params, const Execution&) {
   const BackwardKernel* kernel = nullptr;
-  return choose_backward_kernel(params, &kernel).ok() ? backward_workspace_bytes(params, *kernel) : 0;
+  return choose_backward_kernel(params, MASKED, &kernel).ok() ? backward_workspace_bytes(params, *kernel) : 0;
 }
 
+template <bool MASKED>
 void describe(const AttentionGradParams& params, const Execution&, char* name, size_t capacity) {
   const BackwardKernel* kernel = nullptr;
-  const Status status = choose_backward_kernel(params, &kernel);
+  const Status status = choose_backward_kernel(params, MASKED, &kernel);
   std::snprintf(name, capacity, "%s", status.ok() ? kernel->name : status.message);
 }
 
@@ -40,9 +43,10 @@ Status launch(const void* function, int64_t grid, int threads, int shared_bytes,
                      what);
 }
 
+template <bool MASKED>
 Status backward(const AttentionGradParams& params, const Execution& execution) {
   const BackwardKernel* kernel = nullptr;
-  Status status = choose_backward_kernel(params, &kernel);
+  Status status = choose_backward_kernel(params, MASKED, &kernel);
   BackwardPlan plan;
   if (status.ok()) status = make_backward_plan(params, *kernel, execution.workspace, &plan);
   // More than 48 KB of shared memory must be asked for, once a kernel and device; asking twice does no harm.
@@ -71,7 +75,13 @@ Status backward(const AttentionGradParams& params, const Execution& execution) {
 }  // namespace
 
 GradImplementation grad_implementation() {
-  return {"sm90", kBackwardFeatures, 128, hardware, accepts, workspace_size, backward, describe, false};
+  return {"sm90",          kBackwardFeatures, 128,  hardware, accepts<false>, workspace_size<false>,
+          backward<false>, describe<false>,   false};
+}
+
+GradImplementation masked_grad_implementation() {
+  return {"sm90-masked",  kMaskedBackwardFeatures, 128, hardware, accepts<true>, workspace_size<true>,
+          backward<true>, describe<true>,          true};
 }
 
 }  // namespace ortflash::sm90

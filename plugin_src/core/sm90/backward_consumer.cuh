@@ -27,16 +27,17 @@ class GradientConsumer {
 
   __device__ __forceinline__ void run() {
     KeyGradient d_key = {}, d_value = {};
-    QueryStep step(p_, t_);
+    QueryStep<Tile> step(p_, t_);
     if (__any_sync(~0u, step.valid(p_, t_))) {
       shared_.k_full.wait(0);
       shared_.v_full.wait(0);
+      if constexpr (Tile::MASKED) clear_keys_past_the_end();
     }
     for (int number = 0; __any_sync(~0u, step.valid(p_, t_)); ++number) {
       const int slot = slot_of<Tile::STAGES>(number);
       const uint32_t parity = parity_of<Tile::STAGES>(number);
-      const int first_query = step.tile * Tile::BLOCK_Q;
-      step.advance(t_);
+      const QueryStep<Tile> now = step;
+      if constexpr (!Tile::MASKED) step.advance(p_, t_);
       Scores s, d_weights;
       Operand weights, d_scores;
       float d_query[32];
@@ -46,7 +47,8 @@ class GradientConsumer {
       issue_scores(d_weights, shared_.v, shared_.d_output[slot]);
       wgmma_wait<1>();
       pin(s);
-      scores_to_weights(s, slot, first_query);
+      if constexpr (Tile::MASKED) exclude_masked_keys(s, now.head);
+      scores_to_weights(s, slot, now.tile * Tile::BLOCK_Q);
       convert(s, weights);
       wgmma_wait<0>();
       pin(d_weights);
@@ -58,6 +60,7 @@ class GradientConsumer {
       named_barrier_sync(1, 128 * Tile::WARPGROUPS);  // both warpgroups' dX^T is there; and dQ of the step before done
       issue_query_gradient(d_query, number & 1);
       issue_key_gradient(d_key, d_scores, shared_.q[slot]);
+      if constexpr (Tile::MASKED) step.advance(p_, t_);  // reads block_mask while the products run
       wgmma_wait<2>();
       pin(d_value);
       if (leader_) shared_.d_output_empty[slot].arrive();
@@ -135,17 +138,45 @@ class GradientConsumer {
            static_cast<int>(threadIdx.x) % 32 / 4;
   }
 
+  // Zeros for K and V at and past key_lengths, where anything may lie: 0 * NaN would be NaN.
+  __device__ __forceinline__ void clear_keys_past_the_end() {
+    const int first = t_.keys - t_.key;
+    if (first >= Tile::BLOCK_KV) return;
+    constexpr int kChunks = 8 * Tile::PANELS;  // of a row, 16 bytes each
+    for (int i = first * kChunks + static_cast<int>(threadIdx.x) - 128; i < Tile::BLOCK_KV * kChunks; i += 256) {
+      const int at = i % kChunks / 8 * Tile::BLOCK_KV * 128 + i / kChunks * 128 + i % 8 * 16;
+      *reinterpret_cast<uint4*>(shared_.k + at) = *reinterpret_cast<uint4*>(shared_.v + at) = make_uint4(0, 0, 0, 0);
+    }
+    fence_proxy_async();
+    named_barrier_sync(1, 128 * Tile::WARPGROUPS);  // all of it is cleared
+  }
+
+  // s = -inf for the keys that attn_mask leaves out.
+  __device__ __forceinline__ void exclude_masked_keys(Scores& s, int head) {
+    if (p_.mask == nullptr) return;
+    const uint8_t* row = p_.mask + t_.batch * p_.mask_batch + head * p_.mask_head;
+    bool kept[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) kept[r] = row[min(lane_key() + 8 * r, p_.kv_len - 1) * p_.mask_column] != 0;
+    if (__any_sync(~0u, !kept[0] || !kept[1])) {
+#pragma unroll
+      for (int i = 0; i < Tile::BLOCK_Q / 2; ++i) {
+        if (!kept[i / 2 % 2]) s[i] = -INFINITY;
+      }
+    }
+  }
+
   // s = P^T. Queries past q_len have lse_log2 = inf, and so a weight of 0.
   __device__ __forceinline__ void scores_to_weights(Scores& s, int slot, int first_query) {
-    const int keys = p_.kv_len;
-    const bool clean = t_.key + Tile::BLOCK_KV <= min(keys, first_query + p_.high) &&
-                       t_.key >= first_query + Tile::BLOCK_Q - 1 + p_.low;
+    const int keys = t_.keys;
+    const bool clean = t_.key + Tile::BLOCK_KV <= min(keys, first_query + t_.high) &&
+                       t_.key >= first_query + Tile::BLOCK_Q - 1 + t_.low;
     if (!clean) {
       const int key = opaque(lane_key()), query = first_query + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
       for (int i = 0; i < Tile::BLOCK_Q / 2; ++i) {
         const int k = key + i / 2 % 2 * 8, q = query + i / 4 * 8 + i % 2;
-        if (k < q + p_.low || k >= min(keys, q + p_.high)) s[i] = -INFINITY;
+        if (k < q + t_.low || k >= min(keys, q + t_.high)) s[i] = -INFINITY;
       }
     }
     const auto* lse = reinterpret_cast<const float2*>(shared_.lse_log2[slot]) + threadIdx.x % 4;

@@ -9,7 +9,8 @@ namespace ortflash::sm90 {
 
 struct BackwardKernel {
   const char* name;
-  int head;  // D and E fit into this
+  bool masked;  // takes key_lengths, block_mask and attn_mask
+  int head;     // D and E fit into this
   int block_q, block_kv;
   int threads, shared_bytes;
   const void* prepare;   // void(BackwardParams), rows_threads threads a block, head / 8 threads a row

@@ -16,8 +16,9 @@ struct BackwardParams {
   int32_t key_tiles;
   int32_t section_heads;  // key/value heads in a section: see KeyTile
 
-  // Row i sees keys j with i + low <= j < i + high.
+  // Row i sees keys j with i + low <= j < i + high; where rows end with keys (bottom_right), of kv_len keys.
   int32_t low, high;
+  int32_t bottom_right;
 
   float scale, scale_log2;  // of Q K^T; scale * log2(e)
 
@@ -26,6 +27,15 @@ struct BackwardParams {
   Strides output_strides, d_output_strides;
   void *d_query, *d_key, *d_value;  // (B,N,S,D), (B,M,T,D), (B,M,T,E)
   Strides d_query_strides, d_key_strides, d_value_strides;
+
+  // Only for kernels that know them.
+  const int32_t* key_lengths;  // or null
+  int32_t key_lengths_stride;
+  const uint8_t* mask;  // one row for all rows of a head, or null
+  int64_t mask_batch, mask_head, mask_column;
+  const uint8_t* block_mask;  // of blocks that hold whole tiles, or null
+  Strides block_mask_strides;
+  int32_t block_shift;  // log2(block_size)
 
   // In the workspace.
   float* lse_log2;     // (B*N, padded_q_len): softmax_lse * log2(e); +inf where nothing takes part and past q_len

@@ -49,7 +49,8 @@ int64_t padded_rows(const AttentionParams& p, const BackwardKernel& kernel) {
 
 // Row i sees keys j with i + low <= j < i + high.
 void set_limits(const AttentionParams& a, BackwardParams* p) {
-  const int64_t offset = a.causal_alignment == CausalAlignment::kBottomRight ? a.kv_len - a.q_len : 0;
+  p->bottom_right = a.causal_alignment == CausalAlignment::kBottomRight;
+  const int64_t offset = p->bottom_right ? a.kv_len - a.q_len : 0;
   const int64_t right = a.is_causal ? 0 : a.window_right;
   p->low = a.window_left < 0 || a.window_left > kMaxLength ? -kUnbounded : static_cast<int32_t>(offset - a.window_left);
   p->high = right < 0 || right > kMaxLength ? kUnbounded : static_cast<int32_t>(offset + right + 1);
@@ -66,7 +67,7 @@ int32_t section_heads(const AttentionParams& a, const BackwardParams& p, const B
 
 }  // namespace
 
-Status choose_backward_kernel(const AttentionGradParams& g, const BackwardKernel** kernel) {
+Status choose_backward_kernel(const AttentionGradParams& g, bool masked, const BackwardKernel** kernel) {
   const AttentionParams& p = g.forward;
   if (p.q_len >= kMaxLength || p.kv_len >= kMaxLength) {
     return make_status(StatusCode::kUnsupported, "sm90 takes lengths below 2^28");
@@ -78,6 +79,16 @@ Status choose_backward_kernel(const AttentionGradParams& g, const BackwardKernel
   if (!(scale_of(p) > 0)) {
     return make_status(StatusCode::kUnsupported, "sm90 takes scales above 0; this call has %g",
                        static_cast<double>(p.scale));
+  }
+  const BackwardKernelList list = p.dtype == DType::kFloat16 ? float16_backward_kernels() : bfloat16_backward_kernels();
+  if (p.attn_mask != nullptr && p.mask_strides.row != 0 && p.q_len > 1) {
+    return make_status(StatusCode::kUnsupported,
+                       "sm90 takes an attn_mask in the backward only where all rows of a head share it");
+  }
+  if (p.block_mask != nullptr && p.block_size < list.first->block_kv) {
+    return make_status(StatusCode::kUnsupported,
+                       "sm90 takes block masks in the backward whose block_size is %d or more; this call has %lld",
+                       list.first->block_kv, static_cast<long long>(p.block_size));
   }
   const Operand operands[] = {
       {"query", p.query, p.query_strides, p.num_heads, p.q_len},
@@ -92,9 +103,8 @@ Status choose_backward_kernel(const AttentionGradParams& g, const BackwardKernel
   for (const Operand& operand : operands) {
     if (Status status = check_operand(operand, p.batch); !status.ok()) return status;
   }
-  const BackwardKernelList list = p.dtype == DType::kFloat16 ? float16_backward_kernels() : bfloat16_backward_kernels();
   for (size_t i = 0; i < list.count; ++i) {
-    if (list.first[i].head < p.head_size) continue;
+    if (list.first[i].masked != masked || list.first[i].head < p.head_size) continue;
     if (padded_rows(p, list.first[i]) * 2 >= int64_t{1} << 31) {
       return make_status(StatusCode::kUnsupported, "sm90 takes fewer than 2^30 rows of queries");
     }
@@ -138,6 +148,15 @@ Status make_backward_plan(const AttentionGradParams& g, const BackwardKernel& ke
   p.d_query_strides = g.d_query_strides;
   p.d_key_strides = g.d_key_strides;
   p.d_value_strides = g.d_value_strides;
+  p.key_lengths = a.key_lengths;
+  p.key_lengths_stride = static_cast<int32_t>(a.key_lengths_stride);
+  p.mask = a.attn_mask;
+  p.mask_batch = a.mask_strides.batch;
+  p.mask_head = a.mask_strides.head;
+  p.mask_column = a.mask_strides.column;
+  p.block_mask = a.block_mask;
+  p.block_mask_strides = a.block_mask_strides;
+  while (int64_t{1} << p.block_shift < a.block_size) ++p.block_shift;
   const int64_t rows = padded_rows(a, kernel);
   p.d_query_sum = static_cast<float*>(workspace);
   p.lse_log2 = p.d_query_sum + rows * kernel.head;

@@ -20,11 +20,11 @@ __device__ __forceinline__ void copy_rows(uint8_t* destination, const CUtensorMa
 template <class Tile>
 __device__ __forceinline__ void load_operands(const BackwardMaps& maps, const BackwardParams& p, const KeyTile& t,
                                               BackwardStorage<Tile>& shared) {
-  QueryStep step(p, t);
+  QueryStep<Tile> step(p, t);
   if (!step.valid(p, t)) return;
   constexpr int kStatisticsBytes = Tile::BLOCK_Q * 4;
   const uint64_t first = evict_first_policy(), last = evict_last_policy();
-  for (int number = 0; step.valid(p, t); ++number, step.advance(t)) {
+  for (int number = 0; step.valid(p, t); ++number, step.advance(p, t)) {
     const int slot = slot_of<Tile::STAGES>(number), row = step.tile * Tile::BLOCK_Q;
     const uint32_t parity = parity_of<Tile::STAGES>(number) ^ 1;
     const int64_t statistics = (int64_t{t.batch} * p.num_heads + step.head) * p.padded_q_len + row;
@@ -53,8 +53,8 @@ template <class Tile>
 __device__ __forceinline__ void add_query_gradients(const BackwardParams& p, const KeyTile& t,
                                                     BackwardStorage<Tile>& shared, int group) {
   constexpr int kBytes = Tile::SUM_FLOATS * 4;
-  QueryStep step(p, t);
-  for (int number = 0; step.valid(p, t); ++number, step.advance(t)) {
+  QueryStep<Tile> step(p, t);
+  for (int number = 0; step.valid(p, t); ++number, step.advance(p, t)) {
     const int64_t tile = (int64_t{t.batch} * p.num_heads + step.head) * p.query_tiles + step.tile;
     shared.d_query_full[group].wait(static_cast<uint32_t>(number) & 1);
     add_line(p.d_query_sum + (tile * Tile::WARPGROUPS + group) * Tile::SUM_FLOATS, shared.d_query[group], kBytes);

@@ -6,12 +6,13 @@
 
 namespace ortflash::sm90 {
 
-template <class T, int HEAD>
+template <class T, int HEAD, bool MASKED>
 BackwardKernel backward_kernel(const char* name) {
-  using Tile = BackwardTile<T, HEAD>;
+  using Tile = BackwardTile<T, HEAD, MASKED>;
   static_assert(sizeof(BackwardStorage<Tile>) + 1024 <= kSharedMemoryLimit, "the tile does not fit");
   // One KB more, because the kernel rounds the start of shared memory up to a swizzle pattern's 1024 bytes.
   return {name,
+          MASKED,
           HEAD,
           Tile::BLOCK_Q,
           Tile::BLOCK_KV,
@@ -26,8 +27,10 @@ BackwardKernel backward_kernel(const char* name) {
 template <class T>
 BackwardKernelList backward_kernels() {
   static const BackwardKernel table[] = {
-      backward_kernel<T, 64>("sm90-backward-d64-128x128"),
-      backward_kernel<T, 128>("sm90-backward-d128-128x64"),
+      backward_kernel<T, 64, false>("sm90-backward-d64-128x128"),
+      backward_kernel<T, 128, false>("sm90-backward-d128-128x64"),
+      backward_kernel<T, 64, true>("sm90-backward-d64-128x128-masked"),
+      backward_kernel<T, 128, true>("sm90-backward-d128-128x64-masked"),
   };
   return {table, sizeof(table) / sizeof(table[0])};
 }

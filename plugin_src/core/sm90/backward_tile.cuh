@@ -11,10 +11,12 @@
 
 namespace ortflash::sm90 {
 
-// HEAD  D and E, padded up: 64 or 128
-template <class Element_, int HEAD_>
+// HEAD    D and E, padded up: 64 or 128
+// MASKED  takes key_lengths, block_mask, and an attn_mask that all rows of a head share
+template <class Element_, int HEAD_, bool MASKED_>
 struct BackwardTile {
   using Element = Element_;
+  static constexpr bool MASKED = MASKED_;
   static constexpr int HEAD = HEAD_;
   static constexpr int WARPGROUPS = 2;  // that multiply, 64 keys each
   static constexpr int BLOCK_KV = kWarpgroupRows * WARPGROUPS;
@@ -67,6 +69,8 @@ struct alignas(1024) BackwardStorage {
 // head the tiles of queries [first_tile, end_tile), which see one of the keys.
 struct KeyTile {
   int key, kv_head, batch;
+  int keys;       // that exist: T, or key_lengths[batch]
+  int low, high;  // of the batch element, as BackwardParams'
   int first_tile, end_tile;
 
   template <class Tile>
@@ -82,27 +86,55 @@ struct KeyTile {
     t.key = tile * Tile::BLOCK_KV;
     t.batch = head / (p.num_heads / p.group);
     t.kv_head = head - t.batch * (p.num_heads / p.group);
-    const int last_key = min(t.key + Tile::BLOCK_KV, p.kv_len) - 1;
-    const int first_row = max(0, t.key - p.high + 1), end_row = min(p.q_len, last_key - p.low + 1);
+    t.keys = p.kv_len;
+    t.low = p.low;
+    t.high = p.high;
+    if constexpr (Tile::MASKED) {
+      if (p.key_lengths != nullptr) t.keys = min(max(p.key_lengths[t.batch * p.key_lengths_stride], 0), p.kv_len);
+      if (p.bottom_right) {
+        t.low += t.keys - p.kv_len;
+        t.high += t.keys - p.kv_len;
+      }
+    }
+    const int last_key = min(t.key + Tile::BLOCK_KV, t.keys) - 1;
+    const int first_row = max(0, t.key - t.high + 1);
+    const int end_row = last_key < t.key ? 0 : min(p.q_len, last_key - t.low + 1);
     t.first_tile = first_row / Tile::BLOCK_Q;
     t.end_tile = end_row > first_row ? (end_row + Tile::BLOCK_Q - 1) / Tile::BLOCK_Q : t.first_tile;
     return t;
   }
 };
 
-// A walk over the steps.
+// A walk over the steps that block_mask leaves.
+template <class Tile>
 struct QueryStep {
   int head, tile;
 
   __device__ __forceinline__ QueryStep(const BackwardParams& p, const KeyTile& t)
-      : head(t.kv_head * p.group), tile(t.first_tile) {}
+      : head(t.kv_head * p.group), tile(t.first_tile) {
+    pass_over(p, t);
+  }
   __device__ __forceinline__ bool valid(const BackwardParams& p, const KeyTile& t) const {
     return head < (t.kv_head + 1) * p.group && t.first_tile < t.end_tile;
   }
-  __device__ __forceinline__ void advance(const KeyTile& t) {
+  __device__ __forceinline__ void advance(const BackwardParams& p, const KeyTile& t) {
+    next(t);
+    pass_over(p, t);
+  }
+
+ private:
+  __device__ __forceinline__ void next(const KeyTile& t) {
     if (++tile == t.end_tile) {
       tile = t.first_tile;
       ++head;
+    }
+  }
+  __device__ __forceinline__ void pass_over(const BackwardParams& p, const KeyTile& t) {
+    if constexpr (Tile::MASKED) {
+      if (p.block_mask == nullptr) return;
+      const Strides& s = p.block_mask_strides;
+      const uint8_t* column = p.block_mask + t.batch * s.batch + (t.key >> p.block_shift) * s.column;
+      while (valid(p, t) && column[head * s.head + (tile * Tile::BLOCK_Q >> p.block_shift) * s.row] == 0) next(t);
     }
   }
 };

@@ -290,9 +290,10 @@ Status forward(const AttentionParams& params, const Execution&) {
                 [&] { function(plan.maps, plan.params); });
 }
 
+template <bool MASKED>
 Status backward(const AttentionGradParams& params, const Execution& execution) {
   const BackwardKernel* kernel = nullptr;
-  Status status = choose_backward_kernel(params, &kernel);
+  Status status = choose_backward_kernel(params, MASKED, &kernel);
   BackwardPlan plan;
   if (status.ok()) status = make_backward_plan(params, *kernel, execution.workspace, &plan);
   using RowsFunction = void (*)(BackwardParams);
@@ -317,6 +318,20 @@ void describe(const AttentionParams& params, const Execution&, char* name, size_
 }
 
 }  // namespace
+
+template <bool MASKED>
+GradImplementation emulated_gradients(const char* name, uint32_t features) {
+  const auto accepts = [](const AttentionGradParams& p) {
+    const BackwardKernel* kernel = nullptr;
+    return choose_backward_kernel(p, MASKED, &kernel);
+  };
+  const auto workspace_size = [](const AttentionGradParams& p, const Execution&) -> size_t {
+    const BackwardKernel* kernel = nullptr;
+    return choose_backward_kernel(p, MASKED, &kernel).ok() ? backward_workspace_bytes(p, *kernel) : 0;
+  };
+  return {name, features, 128, [] { return Status{}; }, accepts, workspace_size, backward<MASKED>, nullptr};
+}
+
 }  // namespace ortflash::sm90
 
 namespace ortflash {
@@ -335,19 +350,10 @@ ImplementationList cpu_implementations() {
 }
 
 GradImplementationList cpu_grad_implementations() {
-  static const GradImplementation list[] = {{"sm90-emulated", sm90::kBackwardFeatures, 128, [] { return Status{}; },
-                                             [](const AttentionGradParams& p) {
-                                               const sm90::BackwardKernel* kernel = nullptr;
-                                               return sm90::choose_backward_kernel(p, &kernel);
-                                             },
-                                             [](const AttentionGradParams& p, const Execution&) -> size_t {
-                                               const sm90::BackwardKernel* kernel = nullptr;
-                                               return sm90::choose_backward_kernel(p, &kernel).ok()
-                                                          ? sm90::backward_workspace_bytes(p, *kernel)
-                                                          : 0;
-                                             },
-                                             sm90::backward, nullptr}};
-  return {list, 1};
+  static const GradImplementation list[] = {
+      sm90::emulated_gradients<false>("sm90-emulated", sm90::kBackwardFeatures),
+      sm90::emulated_gradients<true>("sm90-masked-emulated", sm90::kMaskedBackwardFeatures)};
+  return {list, 2};
 }
 
 }  // namespace ortflash
