@@ -36,12 +36,11 @@ __global__ void write_without_keys(Element* output, Strides strides, float* lse,
 
 ImplementationList cuda_implementations() {
   static const Implementation implementations[] = {
-      windows::implementation(),
-      decode::implementation(),
+      windows::implementation(),      decode::implementation(),
 #ifdef ORTFLASH_WITH_SM90
       sm90::implementation(),
 #endif
-      sm80::implementation(),
+      sm80::dropout_implementation(), sm80::implementation(),
   };
   return {implementations, sizeof(implementations) / sizeof(implementations[0])};
 }

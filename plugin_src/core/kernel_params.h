@@ -53,6 +53,10 @@ struct KernelParams {
   float factor, to_natural;              // of the softmax (online_softmax.cuh)
   float softcap, softcap_inverse;        // 0 = off
   float mask_fill;
+
+  const int64_t* dropout_seed;  // (2,): seed, offset; read by kernels with dropout only
+  uint32_t dropout_threshold;   // dropout.h
+  float dropout_scale;
 };
 
 }  // namespace ortflash

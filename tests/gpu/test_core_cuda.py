@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 import pytest
-from cases import CASES, DTYPES, Array, AttentionCase
+from cases import CASES, DROPOUT, DTYPES, Array, AttentionCase
 from compare import check, expect
 from device import Buffer, in_poison, random_half, run
 from hypothesis import given
@@ -46,6 +46,11 @@ def test_case(case: AttentionCase, implementation: str) -> None:
     if implementation != "sm80" and not supported(case, implementation):
         pytest.skip(f"{implementation} leaves it to sm80")
     check_case(case, implementation=implementation)
+
+
+@pytest.mark.parametrize("case", DROPOUT, ids=lambda case: case.name)
+def test_dropout_case(case: AttentionCase) -> None:
+    check_case(case, implementation="sm80-dropout")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=lambda case: case.name)

@@ -11,7 +11,8 @@ namespace ortflash::sm80 {
 enum class Level {
   kPlain,  // rows of Q, K and V in whole aligned 16 bytes, scale > 0; causal, window, key_lengths, sinks, grouped heads
   kTerms,  // and a bias of the query's type or a mask, rows of either aligned to four elements
-  kAll,    // everything
+  kAll,    // everything but dropout
+  kDropout,
 };
 
 // COLUMNS  value columns of a tile, and the most columns of Q and K unless they are streamed
@@ -24,7 +25,8 @@ struct Config {
   static constexpr Math MATH = MATH_;
   static constexpr int COLUMNS = COLUMNS_, BLOCK_Q = BLOCK_Q_, BLOCK_KV = BLOCK_KV_, WARPS = WARPS_, PANEL = PANEL_;
   static constexpr Level LEVEL = LEVEL_;
-  static constexpr bool TERMS = LEVEL != Level::kPlain, ALL = LEVEL == Level::kAll;
+  static constexpr bool TERMS = LEVEL != Level::kPlain, ALL = LEVEL >= Level::kAll;
+  static constexpr bool DROPOUT = LEVEL == Level::kDropout;
   // Plain kernels never pack heads, but without the tests for it ptxas (CUDA 13.0) keeps more in registers and spills.
   static constexpr bool MAY_PACK = LEVEL != Level::kTerms;
   static constexpr bool STREAM_Q = STREAM_Q_, Q_IN_REGISTERS = Q_IN_REGISTERS_;

@@ -6,6 +6,7 @@
 //     S = Q K^T                          tensor cores; fp32 accumulators in registers
 //     S = scores modified and masked     score_mod.cuh, block_range.cuh; not in plain kernels; and at the edges
 //     P, m, sum, O = online softmax      online_softmax.cuh
+//     P = P dropped and scaled           dropout.cuh; in kernels for dropout only
 //     O = O + P V                        tensor cores; P goes from accumulator to operand in registers
 //   output = O / sum,  lse = m + log(sum)
 //
@@ -21,6 +22,7 @@
 #include "../online_softmax.cuh"
 #include "../score_mod.cuh"
 #include "config.cuh"
+#include "dropout.cuh"
 #include "epilogue.cuh"
 #include "products.cuh"
 #include "scores.cuh"
@@ -184,6 +186,8 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   float o[C::M_TILES][C::O_TILES][4] = {};
   OnlineSoftmax softmax[kRows];
   bool any_far = false;
+  PhiloxKey dropout{0, 0};
+  if constexpr (C::DROPOUT) dropout = dropout_key(p.dropout_seed[0], p.dropout_seed[1]);
   uint32_t q_registers[C::Q_IN_REGISTERS ? C::M_TILES : 1][C::STEPS][4];
   bool q_loaded = false;
 
@@ -275,6 +279,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       float base[kRows];
       raise_maximum<C>(s, o, softmax, base, p.factor, any_far);
       scores_to_weights<C>(s, softmax, base, p.factor);
+      if constexpr (C::DROPOUT) drop_weights<C>(s, p, dropout, tile.batch, rows, warp_row, first_key, lane);
       multiply_weight_value<C::MATH, typename C::KeyPanel, C::PANEL / 8>(o, 0, s, slot_smem(slot), lane);
     }
     slot ^= 1;

@@ -101,7 +101,24 @@ Status forward(const AttentionParams& params, const Execution& execution) {
                      "combining split keys");
 }
 
+Status accepts_dropout(const AttentionParams& params) {
+  if (params.dropout_p > 0) return accepts(params);
+  return make_status(StatusCode::kUnsupported, "sm80-dropout takes calls with dropout only");
+}
+
 }  // namespace
+
+Implementation dropout_implementation() {
+  return {"sm80-dropout",
+          kAllFeatures,
+          256,
+          hardware,
+          accepts_dropout,
+          workspace_size,
+          forward,
+          describe,
+          [](const AttentionParams&) { return true; }};  // until the tests have run on a GPU
+}
 
 Implementation implementation() {
   return {"sm80", kAllFeatures & ~kFeatureDropout, 512, hardware, accepts, workspace_size, forward, describe};

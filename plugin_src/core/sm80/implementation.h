@@ -7,6 +7,9 @@ namespace ortflash::sm80 {
 
 Implementation implementation();
 
+// The same with dropout, and for calls that have it only.
+Implementation dropout_implementation();
+
 // As in attention.h, for these kernels.
 size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest);
 

@@ -62,4 +62,24 @@ KernelList float_kernels() {
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
 }
 
+// Head sizes up to 256; tiles as for everything else, but with 64 columns 2 thread blocks, since 3 spill 116 bytes.
+template <Math MATH>
+KernelList half_dropout_kernels() {
+  static const Kernel kernels[] = {
+      make_kernel<Config<MATH, 64, Level::kDropout, 64, 64, 4, 64, false, true, 2>>("sm80-64x64-d64-dropout"),
+      make_kernel<Config<MATH, 128, Level::kDropout, 64, 64, 4, 128, false, false, 2>>("sm80-64x64-d128-dropout"),
+      make_kernel<Config<MATH, 256, Level::kDropout, 64, 32, 4, 128, false, false, 1>>("sm80-64x32-d256-dropout"),
+  };
+  return {kernels, sizeof(kernels) / sizeof(kernels[0])};
+}
+
+template <Math MATH>
+KernelList float_dropout_kernels() {
+  static const Kernel kernels[] = {
+      make_kernel<Config<MATH, 128, Level::kDropout, 64, 32, 4, 64, false, false, 1>>("sm80-64x32-d128-dropout"),
+      make_kernel<Config<MATH, 256, Level::kDropout, 64, 16, 4, 64, false, false, 1>>("sm80-64x16-d256-dropout"),
+  };
+  return {kernels, sizeof(kernels) / sizeof(kernels[0])};
+}
+
 }  // namespace ortflash::sm80

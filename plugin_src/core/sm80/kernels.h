@@ -27,4 +27,10 @@ KernelList bfloat16_kernels();  // forward_bfloat16.cu
 KernelList tf32_kernels();      // forward_tf32.cu
 KernelList tf32x3_kernels();    // forward_tf32x3.cu
 
+// Those with dropout.
+KernelList float16_dropout_kernels();   // dropout_float16.cu
+KernelList bfloat16_dropout_kernels();  // dropout_bfloat16.cu
+KernelList tf32_dropout_kernels();      // dropout_tf32.cu
+KernelList tf32x3_dropout_kernels();    // dropout_tf32x3.cu
+
 }  // namespace ortflash::sm80

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "../dropout.h"
 #include "../status.h"
 #include "implementation.h"
 
@@ -86,15 +87,19 @@ void fill_params(const AttentionParams& a, KernelParams* p) {
   p->softcap = a.softcap;
   p->softcap_inverse = a.softcap != 0.0f ? 1.0f / a.softcap : 0.0f;
   p->mask_fill = a.mask_fill;
+  p->dropout_seed = a.dropout_seed;
+  p->dropout_threshold = dropout_threshold(a.dropout_p);
+  p->dropout_scale = dropout_scale(a.dropout_p);
 }
 
-KernelList kernels_for(DType dtype, bool precise) {
+KernelList kernels_for(DType dtype, bool precise, bool dropout) {
   switch (dtype) {
     case DType::kFloat16:
-      return float16_kernels();
+      return dropout ? float16_dropout_kernels() : float16_kernels();
     case DType::kBFloat16:
-      return bfloat16_kernels();
+      return dropout ? bfloat16_dropout_kernels() : bfloat16_kernels();
     default:
+      if (dropout) return precise ? tf32x3_dropout_kernels() : tf32_dropout_kernels();
       return precise ? tf32x3_kernels() : tf32_kernels();
   }
 }
@@ -119,7 +124,7 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   const bool plain = bare && p.bias == nullptr && p.mask == nullptr && p.scale > 0.0f;
   const bool terms = bare && (p.bias == nullptr || (p.bias_vector && a.bias_dtype == a.dtype)) &&
                      (p.mask == nullptr || p.mask_vector) && a.kv_len % 4 == 0;
-  const KernelList kernels = kernels_for(a.dtype, a.precise);
+  const KernelList kernels = kernels_for(a.dtype, a.precise, a.dropout_p > 0);
   plan->kernel = nullptr;
   const int64_t head_size = std::max(a.head_size, a.v_head_size);
   for (int i = 0; i < kernels.count && plan->kernel == nullptr; ++i) {
@@ -170,7 +175,7 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
 // tile holds rows of at most one group of heads.
 size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
   constexpr int64_t kMultiprocessors = 256;  // of the largest GPU that there may be; today's have up to 160
-  const KernelList kernels = kernels_for(largest.dtype, largest.precise);
+  const KernelList kernels = kernels_for(largest.dtype, largest.precise, largest.dropout_p > 0);
   int64_t block_kv = kernels.first[0].block_kv;
   for (int i = 1; i < kernels.count; ++i) block_kv = std::min<int64_t>(block_kv, kernels.first[i].block_kv);
   const int64_t splits = std::min<int64_t>(kMaxKeySplits, ceil_div(largest.kv_len, block_kv * kMinBlocksPerSplit));

@@ -31,7 +31,7 @@ Status make_plan(const AttentionParams& params, const Gpu& gpu, Plan* plan);
 // What follows from the call alone: tensors, strides, sizes, flags. For all kernels that read KernelParams.
 void fill_params(const AttentionParams& params, KernelParams* kernel_params);
 
-// The kernels for a type.
-KernelList kernels_for(DType dtype, bool precise);
+// The kernels for a type, with dropout or without.
+KernelList kernels_for(DType dtype, bool precise, bool dropout);
 
 }  // namespace ortflash::sm80
