@@ -76,7 +76,7 @@ struct AttentionParams {
   CausalAlignment causal_alignment = CausalAlignment::kTopLeft;
   int64_t window_left = -1;   // -1 = unbounded
   int64_t window_right = -1;  // -1 = unbounded
-  bool precise = false;       // fp32 on tensor cores: true = fp32-accurate products, false = TF32. The CPU ignores it
+  bool precise = false;       // fp32 on tensor cores: true = fp32-accurate products, false = TF32 or better
 };
 
 enum class StatusCode : uint8_t { kOk, kInvalidArgument, kUnsupported, kDeviceError };
@@ -108,7 +108,8 @@ struct Execution {
 // inputs' (null or not) are not read. The message names what is missing, and on which GPU.
 Status supports(const AttentionParams& params, Device device);
 
-// Bytes of scratch that forward() wants. O(B*N*S) at most, never O(S*T). 0 is a usual answer.
+// Bytes of scratch that forward() wants: O(B*N*S) at most, or for fp32 on CUDA the size of query, key and value; never
+// O(S*T). 0 is a usual answer.
 // Call it only after supports() said yes.
 size_t workspace_size(const AttentionParams& params, const Execution& execution);
 

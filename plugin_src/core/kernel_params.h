@@ -46,6 +46,7 @@ struct KernelParams {
   int bias_bytes;                        // of one element: 2 (the query's type) or 4 (fp32)
   bool bias_vector, mask_vector;         // four adjacent elements, aligned, may be loaded together
   int query_copy, key_copy, value_copy;  // bytes to a copy: 16, 8, 4, or 0 = one element at a time
+  int piece_columns, v_piece_columns;    // elements between the pieces of a row (sm80/pieces.h)
   int reach_left, reach_right;           // row i sees keys from i + offset - reach_left to i + offset + reach_right
   bool bottom_right;                     // offset = keys - q_len instead of 0
   int output_store;                      // bytes of adjacent output elements that may be stored together: 16, 8, 4 or 0

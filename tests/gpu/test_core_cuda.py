@@ -16,7 +16,7 @@ from device import Buffer, in_poison, random_half, run
 from hypothesis import given
 from strategies import attention_cases
 
-from ortflash import core
+from ortflash import core, reference
 
 IMPLEMENTATIONS = core.library().implementations("cuda")
 
@@ -309,3 +309,49 @@ def test_precise_is_as_exact_as_pytorch(head_size: int, length: int) -> None:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
         peer = attention(*tensors).cpu().numpy()
     assert np.abs(output - exact).max() <= 1.5 * np.abs(peer - exact).max()
+
+
+def fp32_problem(length: int, head_size: int) -> tuple[AttentionCase, dict[str, Array]]:
+    case = AttentionCase("fp32", q_len=length, head_size=head_size, num_heads=2, kv_num_heads=1)
+    return case, case.make_inputs()
+
+
+@pytest.mark.parametrize("head_size", [40, 64, 128, 256])
+def test_fp32_has_sixteen_bits(head_size: int) -> None:
+    """As the sum of two bf16 numbers; TF32 has eleven."""
+    case, inputs = fp32_problem(700, head_size)
+    exact = reference.attention(**inputs, **case.attributes())[0]
+    assert np.abs(run(case, inputs)[0] - exact).max() <= 5e-5 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_fp32_keeps_its_range(precise: bool) -> None:
+    """Numbers that fp16 has no room for, tiny ones beside huge ones, and some above bf16's largest."""
+    case, inputs = fp32_problem(130, 64)
+    largest = np.finfo(np.float32).max
+    inputs["query"] *= np.float32(1e-30)
+    inputs["key"] *= np.float32(1e30)
+    inputs["value"][..., :32] *= np.float32(1e-30)
+    inputs["value"][..., 32:48] *= np.float32(1e30)
+    inputs["key"][..., 7:8], inputs["query"][..., 7:8] = largest, 1e-38
+    exact = reference.attention(**inputs, **case.attributes())[0]
+    output, _ = run(case, inputs, precise=precise)
+    tolerance = 1e-5 if precise else 1e-4
+    for columns in (slice(0, 32), slice(32, 48), slice(48, 64)):
+        part = exact[..., columns]
+        assert np.abs(output[..., columns] - part).max() <= tolerance * np.abs(part).max()
+
+
+@pytest.mark.parametrize("precise", [False, True])
+def test_fp32_needs_memory_in_proportion_to_its_operands(precise: bool) -> None:
+    def size(q_len: int, kv_len: int) -> int:
+        case = AttentionCase("memory", q_len=q_len, kv_len=kv_len, head_size=64, num_heads=12)
+        views = {
+            name: core.TensorView.contiguous(0, "float32", case.shape(axes))
+            for name, axes in {"query": "BNSD", "key": "BMTD", "value": "BMTE", "output": "BNSE"}.items()
+        }
+        return core.library().workspace_size(core.make_params(views, precise=precise), "cuda")
+
+    pieces = 3 if precise else 2
+    assert size(4096, 1024) == 2 * pieces * 64 * 12 * (4096 + 2 * 1024)
+    assert size(65536, 65536) == 16 * size(4096, 4096)

@@ -388,11 +388,11 @@ def test_neutral_inputs_are_not_looked_at(v3: Driver) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ workspace
-def operands(q_len: int, kv_len: int = 4096, batch: int = 2) -> list[Tensor]:
+def operands(q_len: int, kv_len: int = 4096, batch: int = 2, dtype: int = HALF) -> list[Tensor]:
     return [
-        Tensor(HALF, (batch, 8, q_len, 64)),
-        Tensor(HALF, (batch, 2, kv_len, 64)),
-        Tensor(HALF, (batch, 2, kv_len, 64)),
+        Tensor(dtype, (batch, 8, q_len, 64)),
+        Tensor(dtype, (batch, 2, kv_len, 64)),
+        Tensor(dtype, (batch, 2, kv_len, 64)),
     ]
 
 
@@ -411,6 +411,16 @@ def test_workspace_covers_the_whole_profile_and_grows_with_no_score_matrix(eithe
     with either.create([]) as plugin:
         plugin.configure(operands(1, 64), operands(1, 64), operands(1, 64))
         assert plugin.workspace() == 0  # too few keys to split
+
+
+def test_float32_keeps_a_copy_of_its_operands(either: Driver) -> None:
+    """Query, key and value as two bf16 numbers an element; short queries are not copied."""
+    with either.create([]) as plugin:
+        plugin.configure(operands(65, dtype=FLOAT))
+        assert plugin.workspace() == 4 * (2 * 8 * 65 * 64 + 2 * 2 * 2 * 4096 * 64)
+    with either.create([]) as plugin:
+        plugin.configure(operands(64, dtype=FLOAT))
+        assert plugin.workspace() == 0
 
 
 def test_the_workspace_travels_with_the_engine(v3: Driver) -> None:

@@ -39,7 +39,7 @@ __global__ void combine_kernel(const __grid_constant__ KernelParams p) {
       sum += weight(p.partial_state[i * rows + row].x) * p.partial_output[(i * rows + row) * p.v_head_size + column];
     }
     const float value = empty ? 0.0f : sum / total;
-    if constexpr (kElementBytes<MATH> == 4) {
+    if constexpr (kTypeBytes<MATH> == 4) {
       static_cast<float*>(p.output)[to + column] = value;
     } else {
       static_cast<uint16_t*>(p.output)[to + column] = static_cast<uint16_t>(pack_pair<MATH>(value, 0.0f));

@@ -37,17 +37,20 @@ struct Config {
   static constexpr int M_TILES = WARP_ROWS / 16;
   static constexpr int N_TILES = BLOCK_KV / 8;
   static constexpr int O_TILES = COLUMNS / 8;
-  static constexpr int ELEMENT_BYTES = kElementBytes<MATH>;
+  static constexpr int ELEMENT_BYTES = kElementBytes<MATH>;  // of Q, K and V as they are copied
+  static constexpr int TYPE_BYTES = kTypeBytes<MATH>;        // of output and bias
+  static constexpr int PIECES = kPieces<MATH>;
   static constexpr int PANEL_BYTES = PANEL * ELEMENT_BYTES;  // of a row
   static constexpr int STEPS = PANEL_BYTES / 32;
   static constexpr int PANELS = COLUMNS / PANEL;
   static_assert(COLUMNS % PANEL == 0 && BLOCK_Q % (16 * WARPS) == 0 && BLOCK_KV % 16 == 0 && PANEL_BYTES % 32 == 0);
   static_assert(!Q_IN_REGISTERS || PANELS == 1, "only one panel of Q is kept in registers");
+  static_assert(PIECES == 1 || (!Q_IN_REGISTERS && !STREAM_Q), "Q in pieces stays in shared memory");
 
   using QueryPanel = Panel<BLOCK_Q, PANEL_BYTES, false>;
   using KeyPanel = Panel<BLOCK_KV, PANEL_BYTES, true>;
-  static constexpr int QUERY_SMEM = STREAM_Q ? 0 : PANELS * QueryPanel::kBytes;
-  static constexpr int SLOT_SMEM = KeyPanel::kBytes + (STREAM_Q ? QueryPanel::kBytes : 0);
+  static constexpr int QUERY_SMEM = STREAM_Q ? 0 : PANELS * PIECES * QueryPanel::kBytes;
+  static constexpr int SLOT_SMEM = PIECES * KeyPanel::kBytes + (STREAM_Q ? QueryPanel::kBytes : 0);
   static constexpr int SMEM = QUERY_SMEM + 2 * SLOT_SMEM;
 };
 

@@ -8,9 +8,9 @@ namespace ortflash::sm80 {
 // Two adjacent columns, where `left` columns remain in the row.
 template <class C>
 __device__ __forceinline__ void store_pair(const KernelParams& p, int64_t element, float low, float high, int left) {
-  uint8_t* to = static_cast<uint8_t*>(p.output) + element * C::ELEMENT_BYTES;
-  const bool pair = left > 1 && p.output_store >= 2 * C::ELEMENT_BYTES;
-  if constexpr (C::ELEMENT_BYTES == 2) {
+  uint8_t* to = static_cast<uint8_t*>(p.output) + element * C::TYPE_BYTES;
+  const bool pair = left > 1 && p.output_store >= 2 * C::TYPE_BYTES;
+  if constexpr (C::TYPE_BYTES == 2) {
     const uint32_t both = pack_pair<C::MATH>(low, high);
     if (pair) {
       *reinterpret_cast<uint32_t*>(to) = both;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void write_rows(const KernelParams& p, const TileInde
     }
   }
 
-  if constexpr (!C::ALL && C::ELEMENT_BYTES == 2) {
+  if constexpr (!C::ALL && C::TYPE_BYTES == 2) {
     if (p.output_store == 16 && p.v_head_size % 8 == 0) {
       const int first_row = rows.first_row + warp_row;
       const int64_t element = tile.batch * p.output_strides.batch + rows.first_head * p.output_strides.head +

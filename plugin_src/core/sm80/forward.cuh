@@ -88,10 +88,14 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     using P = typename C::QueryPanel;
     const int bytes = (p.head_size - panel * C::PANEL) * C::ELEMENT_BYTES;
     const int64_t column = panel * C::PANEL;
-    if (!C::ALL || (p.query_copy == 16 && !rows.packed())) {
-      P::template copy_rows<C::THREADS>(
-          to, at(query, rows.first_head * p.query_strides.head + rows.first_row * p.query_strides.row + column),
-          p.query_strides.row * C::ELEMENT_BYTES, rows.rows - rows.first_row, bytes);
+    if (C::PIECES > 1 || !C::ALL || (p.query_copy == 16 && !rows.packed())) {
+      const uint8_t* from =
+          at(query, rows.first_head * p.query_strides.head + rows.first_row * p.query_strides.row + column);
+#pragma unroll
+      for (int piece = 0; piece < C::PIECES; ++piece) {
+        P::template copy_rows<C::THREADS>(to + piece * P::kBytes, at(from, piece * p.piece_columns),
+                                          p.query_strides.row * C::ELEMENT_BYTES, rows.rows - rows.first_row, bytes);
+      }
     } else {
       P::template copy_scattered<C::THREADS, C::ELEMENT_BYTES>(
           to, p.query_copy,
@@ -102,8 +106,8 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     }
   };
   // Keys that no row of the tile sees, past the end or by block_mask, become zeros: 0 * what lies there could be NaN.
-  const auto copy_rows = [&](uint32_t to, const uint8_t* base, int64_t stride, int size, int panel, int copy_bytes,
-                             int first_key, uint32_t active) {
+  const auto copy_piece = [&](uint32_t to, const uint8_t* base, int64_t stride, int size, int panel, int copy_bytes,
+                              int first_key, uint32_t active) {
     using P = typename C::KeyPanel;
     const int bytes = (size - panel * C::PANEL) * C::ELEMENT_BYTES;
     const int count = range.end - first_key;
@@ -116,17 +120,25 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
           [&](int r) { return r < count && (active >> (r / 16) & 1) != 0 ? bytes : 0; });
     }
   };
+  const auto copy_rows = [&](uint32_t to, const uint8_t* base, int64_t stride, int size, int piece_columns, int panel,
+                             int copy_bytes, int first_key, uint32_t active) {
+#pragma unroll
+    for (int piece = 0; piece < C::PIECES; ++piece) {
+      copy_piece(to + piece * C::KeyPanel::kBytes, at(base, piece * piece_columns), stride, size, panel, copy_bytes,
+                 first_key, active);
+    }
+  };
   uint32_t slot = 0;
   const auto slot_smem = [&](uint32_t s) { return slots_smem + s * C::SLOT_SMEM; };
   const auto copy_key = [&](uint32_t to_slot, int key_block, int panel, uint32_t active) {
-    copy_rows(slot_smem(to_slot), key, p.key_strides.row, p.head_size, panel, p.key_copy, key_block * C::BLOCK_KV,
-              active);
+    copy_rows(slot_smem(to_slot), key, p.key_strides.row, p.head_size, p.piece_columns, panel, p.key_copy,
+              key_block * C::BLOCK_KV, active);
     if constexpr (C::STREAM_Q) copy_query(slot_smem(to_slot) + C::KeyPanel::kBytes, panel);
     cp_async_commit();
   };
   const auto copy_value = [&](uint32_t to_slot, int panel) {
-    copy_rows(slot_smem(to_slot), value, p.value_strides.row, p.v_head_size - column0, panel, p.value_copy,
-              block * C::BLOCK_KV, groups);
+    copy_rows(slot_smem(to_slot), value, p.value_strides.row, p.v_head_size - column0, p.v_piece_columns, panel,
+              p.value_copy, block * C::BLOCK_KV, groups);
     cp_async_commit();
   };
   // One panel each for K and V: the first V can be under way with the first K.
@@ -136,7 +148,9 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   const int value_panels = C::PANELS == 1 ? 1 : min((p.v_head_size - column0 + C::PANEL - 1) / C::PANEL, C::PANELS);
   if (block < block_end) {
     if constexpr (!C::STREAM_Q) {
-      for (int panel = 0; panel < key_panels; ++panel) copy_query(q_smem + panel * C::QueryPanel::kBytes, panel);
+      for (int panel = 0; panel < key_panels; ++panel) {
+        copy_query(q_smem + panel * C::PIECES * C::QueryPanel::kBytes, panel);
+      }
     }
     copy_key(slot, block, 0, groups);
     if constexpr (kFirstValueEarly) copy_value(slot ^ 1, 0);
@@ -144,16 +158,16 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
 
   // ----------------------------------------------------------------------------------------------------- bias and mask
   constexpr int kRows = 2 * C::M_TILES;
-  BiasTile<C, C::ELEMENT_BYTES, kRows> bias;  // of the block that is multiplied next
+  BiasTile<C, C::TYPE_BYTES, kRows> bias;  // of the block that is multiplied next
   MaskTile<C> mask;
-  const bool bias_ahead = p.bias != nullptr && p.bias_bytes == C::ELEMENT_BYTES;
+  const bool bias_ahead = p.bias != nullptr && p.bias_bytes == C::TYPE_BYTES;
   const uint8_t* bias_row[kRows];
   const uint8_t* mask_row[kRows];
   const auto load_score_tiles = [&](int key_block) {
     const int first_key = key_block * C::BLOCK_KV, lane_first = first_key + lane % 4 * 4;
     if (bias_ahead) {
-      load_rows<C::ALL, C::ELEMENT_BYTES>(bias.words, bias_row, lane_first, p.kv_len, p.bias_vector,
-                                          p.bias_strides.column);
+      load_rows<C::ALL, C::TYPE_BYTES>(bias.words, bias_row, lane_first, p.kv_len, p.bias_vector,
+                                       p.bias_strides.column);
     }
     if (p.mask != nullptr) {
       load_rows<C::ALL, 1>(mask.words, mask_row, lane_first, p.kv_len, p.mask_vector, p.mask_strides.column);
@@ -212,13 +226,18 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       value_under_way = false;
       if (warp_active) {
         const uint32_t q_panel =
-            C::STREAM_Q ? slot_smem(slot) + C::KeyPanel::kBytes : q_smem + panel * C::QueryPanel::kBytes;
+            C::STREAM_Q ? slot_smem(slot) + C::KeyPanel::kBytes : q_smem + panel * C::PIECES * C::QueryPanel::kBytes;
         const uint32_t q_lane = q_panel + warp_row * C::QueryPanel::kPitch + query_lane<typename C::QueryPanel>(lane);
         const uint32_t k_lane = slot_smem(slot) + key_lane<typename C::KeyPanel>(lane);
-        const auto load_query = [&](int m, int step, uint32_t (&raw)[4]) {
-          ldmatrix_x4(raw, at_block(q_lane, step) + m * 16 * C::QueryPanel::kPitch);
+        const auto load_query = [&](int m, int step, uint32_t (&raw)[4], int piece_offset = 0) {
+          ldmatrix_x4(raw, at_block(q_lane, step) + m * 16 * C::QueryPanel::kPitch + piece_offset);
         };
-        if constexpr (C::Q_IN_REGISTERS) {
+        if constexpr (C::PIECES > 1) {
+          const auto load_piece = [&](int m, int step, int piece, uint32_t (&raw)[4]) {
+            load_query(m, step, raw, piece * C::QueryPanel::kBytes);
+          };
+          multiply_query_key_pieces<C::PIECES, typename C::KeyPanel, C::STEPS>(s, load_piece, k_lane);
+        } else if constexpr (C::Q_IN_REGISTERS) {
           if (!q_loaded) {
             q_loaded = true;
 #pragma unroll
@@ -262,7 +281,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
         }
         if (bias_ahead) {
           bias.add_to(s, factor, 0);
-        } else if (C::ALL && C::ELEMENT_BYTES == 2 && p.bias != nullptr) {
+        } else if (C::ALL && C::TYPE_BYTES == 2 && p.bias != nullptr) {
           add_float_bias(s, factor, first_key);
         }
         if (p.mask != nullptr) mask.apply_to(s, p.mask_fill);

@@ -84,13 +84,21 @@ Status forward(const AttentionParams& params, const Execution& execution) {
     p.partial_state = static_cast<float2*>(execution.workspace);
     p.partial_output = reinterpret_cast<float*>(p.partial_state + plan.partial_rows());
   }
+  const cudaStream_t stream = static_cast<cudaStream_t>(execution.stream);
+  if (plan.pieces.count != 0) {
+    const uint8_t* pieces = static_cast<const uint8_t*>(execution.workspace);
+    p.query = pieces + plan.pieces.query;
+    p.key = pieces + plan.pieces.key;
+    p.value = pieces + plan.pieces.value;
+    status = cut_operands(params, plan.pieces, execution.workspace, stream);
+    if (!status.ok()) return status;
+  }
 
   // More than 48 KB of shared memory must be asked for, once a kernel and device; asking twice does no harm.
   status = cuda_status(cudaFuncSetAttribute(plan.kernel->function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             plan.kernel->shared_bytes),
                        "asking for shared memory");
   if (!status.ok()) return status;
-  const cudaStream_t stream = static_cast<cudaStream_t>(execution.stream);
   void* arguments[] = {&p};
   status = cuda_status(cudaLaunchKernel(plan.kernel->function, dim3(plan.grid), dim3(plan.kernel->threads), arguments,
                                         plan.kernel->shared_bytes, stream),

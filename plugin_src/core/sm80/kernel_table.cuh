@@ -50,7 +50,45 @@ KernelList half_kernels() {
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
 }
 
-// fp32: fewer keys a block, since elements are twice as wide and operands are converted in registers.
+// fp32 in two pieces (pieces.cu): three products instead of one, so that a tile's loads and exponentials weigh less.
+// Figures as above, but fp32 and S 4096; in this and the next list with the time of cutting.
+template <Math MATH>
+KernelList two_piece_kernels() {
+  static const Kernel kernels[] = {
+      // 132; 32 keys 124, 64 rows by 64 keys 123, by 128 keys 121
+      make_kernel<Config<MATH, 64, Level::kPlain, 128, 64, 4, 64, false, false, 2>>("sm80-128x64-d64-bf16x2"),
+      // 137; 64 rows by 64 keys 126, by 32 keys 124, 8 warps of 16 rows 123
+      make_kernel<Config<MATH, 128, Level::kPlain, 128, 32, 4, 128, false, false, 2>>("sm80-128x32-d128-bf16x2"),
+      // 97 with a bias (1,N,S,S); 32 keys 94
+      make_kernel<Config<MATH, 64, Level::kTerms, 64, 64, 4, 64, false, false, 2>>("sm80-64x64-d64-bf16x2-terms"),
+      // 118; 32 keys 105
+      make_kernel<Config<MATH, 128, Level::kTerms, 64, 64, 4, 128, false, false, 2>>("sm80-64x64-d128-bf16x2-terms"),
+      // 71 without a bias
+      make_kernel<Config<MATH, 64, Level::kAll, 64, 64, 4, 64, false, false, 2>>("sm80-64x64-d64-bf16x2-all"),
+      make_kernel<Config<MATH, 128, Level::kAll, 64, 32, 4, 128, false, false, 2>>("sm80-64x32-d128-bf16x2-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 32, 4, 128, false, false, 1>>("sm80-64x32-d256-bf16x2-all"),
+  };
+  return {kernels, sizeof(kernels) / sizeof(kernels[0])};
+}
+
+// fp32 in three pieces: six products.
+template <Math MATH>
+KernelList three_piece_kernels() {
+  static const Kernel kernels[] = {
+      // 64; 64 keys and two thread blocks 65, 128 rows 65
+      make_kernel<Config<MATH, 64, Level::kPlain, 64, 32, 4, 64, false, false, 3>>("sm80-64x32-d64-bf16x3"),
+      // 61; 128 rows and 8 warps 61
+      make_kernel<Config<MATH, 128, Level::kPlain, 64, 32, 4, 128, false, false, 2>>("sm80-64x32-d128-bf16x3"),
+      // 34 and 44 with a bias (1,N,S,S)
+      make_kernel<Config<MATH, 64, Level::kAll, 64, 32, 4, 64, false, false, 2>>("sm80-64x32-d64-bf16x3-all"),
+      make_kernel<Config<MATH, 128, Level::kAll, 64, 32, 4, 128, false, false, 2>>("sm80-64x32-d128-bf16x3-all"),
+      make_kernel<Config<MATH, 256, Level::kAll, 64, 16, 4, 64, false, false, 1>>("sm80-64x16-d256-bf16x3-all"),
+  };
+  return {kernels, sizeof(kernels) / sizeof(kernels[0])};
+}
+
+// fp32 as it is, for short queries and head sizes past 256: fewer keys a block, since elements are twice as wide and
+// operands are converted in registers.
 template <Math MATH>
 KernelList float_kernels() {
   static const Kernel kernels[] = {

@@ -26,6 +26,8 @@ KernelList float16_kernels();   // forward_float16.cu
 KernelList bfloat16_kernels();  // forward_bfloat16.cu
 KernelList tf32_kernels();      // forward_tf32.cu
 KernelList tf32x3_kernels();    // forward_tf32x3.cu
+KernelList bf16x2_kernels();    // forward_bf16x2.cu
+KernelList bf16x3_kernels();    // forward_bf16x3.cu
 
 // Those with dropout.
 KernelList float16_dropout_kernels();   // dropout_float16.cu

@@ -16,10 +16,23 @@ enum class Math {
   kBFloat16,
   kTf32,    // fp32 inputs rounded to TF32 (10 mantissa bits), as ONNX Runtime and PyTorch may do
   kTf32x3,  // fp32 inputs as the sum of two TF32 numbers; hi*hi + hi*lo + lo*hi, about fp32's own error
+  kBf16x2,  // fp32 inputs as the sum of two bf16 numbers (pieces.cu): 16 mantissa bits and fp32's range
+  kBf16x3,  // ... of three: all 24 bits
 };
 
+// bf16 numbers that an fp32 is the sum of; 1 where it isn't cut.
 template <Math MATH>
-inline constexpr int kElementBytes = (MATH == Math::kFloat16 || MATH == Math::kBFloat16) ? 2 : 4;
+inline constexpr int kPieces = MATH == Math::kBf16x2   ? 2
+                               : MATH == Math::kBf16x3 ? 3
+                                                       : 1;
+
+// Of what lies in shared memory, ...
+template <Math MATH>
+inline constexpr int kElementBytes = (MATH == Math::kTf32 || MATH == Math::kTf32x3) ? 4 : 2;
+
+// ... and of output and bias.
+template <Math MATH>
+inline constexpr int kTypeBytes = kPieces<MATH> > 1 ? 4 : kElementBytes<MATH>;
 
 template <Math MATH>
 inline constexpr int kStepElements = 32 / kElementBytes<MATH>;
@@ -73,10 +86,57 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const Operand<MATH, 
   }
 }
 
+// Two fp32 in pieces, each piece of both in one register; the largest piece first.
+template <int PIECES>
+__device__ __forceinline__ void cut_pair(float low, float high, uint32_t (&pieces)[PIECES]) {
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+    pieces[i] = pack_bf16x2(low, high);
+    low -= bf16_to_float(pieces[i]);
+    high -= __uint_as_float(pieces[i] & 0xffff0000u);
+  }
+}
+
+// d (16m,8n) += a (16m,16) b (16,8n) in pieces, d's tiles from `first` on. a[m][piece] and b[n / 2][piece] are mma's
+// operands. Piece i times piece j counts where i + j < PIECES, the smallest products first; the others are smaller than
+// the last piece. Each goes over all tiles before the next: an mma needs the last one's accumulator only after a while.
+template <int PIECES, int M_TILES, int N_PAIRS, int D_TILES>
+__device__ __forceinline__ void multiply_add_pieces(float (&d)[M_TILES][D_TILES][4], int first,
+                                                    const uint32_t (&a)[M_TILES][PIECES][4],
+                                                    const uint32_t (&b)[N_PAIRS][PIECES][4]) {
+  // Three pieces: sums start from 0 and are added with rounding, as in multiply_add.
+  constexpr bool kRounded = PIECES == 3;
+  float sum[M_TILES][2 * N_PAIRS][4] = {};
+#pragma unroll
+  for (int both = PIECES - 1; both >= 0; --both) {
+#pragma unroll
+    for (int i = 0; i <= both; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2 * N_PAIRS; ++n) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+          const uint32_t (&right)[4] = b[n / 2][both - i];
+          mma_m16n8k16_bf16(kRounded ? sum[m][n] : d[m][first + n], a[m][i], right[n % 2 * 2], right[n % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+  if constexpr (kRounded) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int n = 0; n < 2 * N_PAIRS; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("add.f32 %0, %0, %1;" : "+f"(d[m][first + n][i]) : "f"(sum[m][n][i]));
+      }
+    }
+  }
+}
+
 // Two fp32 as two adjacent 16-bit elements.
 template <Math MATH>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  static_assert(kElementBytes<MATH> == 2, "only 16-bit types pack in pairs");
+  static_assert(kTypeBytes<MATH> == 2, "only 16-bit types pack in pairs");
   return MATH == Math::kFloat16 ? pack_f16x2(low, high) : pack_bf16x2(low, high);
 }
 

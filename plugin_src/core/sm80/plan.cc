@@ -14,7 +14,6 @@ namespace {
 
 // Queries this short leave most of the GPU idle unless the keys are split, and let grouped heads share a tile.
 constexpr int64_t kShortQuery = 16;
-constexpr int64_t kSmallTile = 64;
 constexpr int kMaxKeySplits = 128;
 constexpr int kMinBlocksPerSplit = 4;
 
@@ -92,6 +91,22 @@ void fill_params(const AttentionParams& a, KernelParams* p) {
   p->dropout_scale = dropout_scale(a.dropout_p);
 }
 
+namespace {
+
+// Pieces lie one after the other in each row, rows and heads without gaps.
+void read_pieces(const AttentionParams& a, int64_t count, KernelParams* p) {
+  const auto strides = [&](int64_t heads, int64_t length, int64_t columns) {
+    return Strides{heads * length * count * columns, length * count * columns, count * columns, 1};
+  };
+  p->piece_columns = static_cast<int>(piece_columns(a.head_size));
+  p->v_piece_columns = static_cast<int>(piece_columns(a.v_head_size));
+  p->query_strides = strides(a.num_heads, a.q_len, p->piece_columns);
+  p->key_strides = strides(a.kv_num_heads, a.kv_len, p->piece_columns);
+  p->value_strides = strides(a.kv_num_heads, a.kv_len, p->v_piece_columns);
+  p->query_copy = p->key_copy = p->value_copy = 16;
+}
+
+// The kernels for a type, with dropout or without.
 KernelList kernels_for(DType dtype, bool precise, bool dropout) {
   switch (dtype) {
     case DType::kFloat16:
@@ -103,6 +118,27 @@ KernelList kernels_for(DType dtype, bool precise, bool dropout) {
       return precise ? tf32x3_kernels() : tf32_kernels();
   }
 }
+
+// What a call's rows of operands, bias and mask allow, and how long its tiles are.
+struct Request {
+  int64_t head_size, tile_rows;
+  bool plain, terms;
+};
+
+// The first kernel that takes it, or null.
+const Kernel* choose_kernel(const KernelList& kernels, const Request& request, const Gpu& gpu) {
+  for (int i = 0; i < kernels.count; ++i) {
+    const Kernel& kernel = kernels.first[i];
+    const bool takes = kernel.takes_all || (kernel.takes_terms ? request.terms : request.plain);
+    if (request.head_size <= kernel.max_head_size && takes &&
+        (kernel.max_q_len == 0 || request.tile_rows <= kernel.max_q_len) && kernel.shared_bytes <= gpu.shared_bytes) {
+      return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   if (a.q_len >= kUnbounded || a.kv_len >= kUnbounded) {
@@ -119,23 +155,27 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   const bool short_query = a.q_len <= kShortQuery;
   const bool small = a.q_len <= kSmallTile;  // a tile of 128 rows would be mostly empty
   const bool packed = short_query && p.group > 1 && p.block_mask == nullptr;
-  const bool aligned = p.query_copy == 16 && p.key_copy == 16 && p.value_copy == 16 && p.output_store >= 4;
-  const bool bare = aligned && p.block_mask == nullptr && p.softcap == 0.0f && !small;
-  const bool plain = bare && p.bias == nullptr && p.mask == nullptr && p.scale > 0.0f;
-  const bool terms = bare && (p.bias == nullptr || (p.bias_vector && a.bias_dtype == a.dtype)) &&
-                     (p.mask == nullptr || p.mask_vector) && a.kv_len % 4 == 0;
-  const KernelList kernels = kernels_for(a.dtype, a.precise, a.dropout_p > 0);
-  plan->kernel = nullptr;
   const int64_t head_size = std::max(a.head_size, a.v_head_size);
-  for (int i = 0; i < kernels.count && plan->kernel == nullptr; ++i) {
-    const Kernel& kernel = kernels.first[i];
-    const bool takes = kernel.takes_all || (kernel.takes_terms ? terms : plain);
-    if (head_size <= kernel.max_head_size && takes &&
-        (kernel.max_q_len == 0 || a.q_len * (packed ? p.group : 1) <= kernel.max_q_len) &&
-        kernel.shared_bytes <= gpu.shared_bytes) {
-      plan->kernel = &kernel;
+  const auto choose = [&](const KernelList& kernels) {
+    const bool aligned = p.query_copy == 16 && p.key_copy == 16 && p.value_copy == 16 && p.output_store >= 4;
+    const bool bare = aligned && p.block_mask == nullptr && p.softcap == 0.0f && !small;
+    const bool plain = bare && p.bias == nullptr && p.mask == nullptr && p.scale > 0.0f;
+    const bool terms = bare && (p.bias == nullptr || (p.bias_vector && a.bias_dtype == a.dtype)) &&
+                       (p.mask == nullptr || p.mask_vector) && a.kv_len % 4 == 0;
+    return choose_kernel(kernels, {head_size, a.q_len * (packed ? p.group : 1), plain, terms}, gpu);
+  };
+  plan->kernel = nullptr;
+  plan->pieces = piece_layout(a);
+  if (plan->pieces.count != 0) {
+    KernelParams uncut = p;
+    read_pieces(a, plan->pieces.count, &p);
+    plan->kernel = choose(a.precise ? bf16x3_kernels() : bf16x2_kernels());
+    if (plan->kernel == nullptr) {  // too little shared memory
+      p = uncut;
+      plan->pieces = {};
     }
   }
+  if (plan->kernel == nullptr) plan->kernel = choose(kernels_for(a.dtype, a.precise, a.dropout_p > 0));
   if (plan->kernel == nullptr) {
     return make_status(
         StatusCode::kUnsupported, "no kernel takes head size %lld with value head size %lld on %s (sm_%d%d)",
@@ -163,7 +203,8 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
   }
 
   // Heads whose keys and values take half of L2 together; at least one, and no more than there are.
-  const int64_t bytes_a_head = std::max<int64_t>(1, a.kv_len * (a.head_size + a.v_head_size) * element_bytes(a.dtype));
+  const int64_t bytes = plan->pieces.count != 0 ? 2 * plan->pieces.count : element_bytes(a.dtype);
+  const int64_t bytes_a_head = std::max<int64_t>(1, a.kv_len * (a.head_size + a.v_head_size) * bytes);
   const int64_t kv_heads = std::max<int64_t>(1, gpu.l2_bytes / 2 / bytes_a_head);
   p.heads_per_section = static_cast<int>(std::min<int64_t>(packs, kv_heads * (p.group / p.packed_heads)));
 
@@ -172,17 +213,19 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
 }
 
 // Keys are split only so far that tiles * splits < 2 * multiprocessors + tiles where tiles < 2 * multiprocessors, and a
-// tile holds rows of at most one group of heads.
+// tile holds rows of at most one group of heads. The pieces of longer fp32 queries, and of their keys and values, grow
+// with each size.
 size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest) {
   constexpr int64_t kMultiprocessors = 256;  // of the largest GPU that there may be; today's have up to 160
   const KernelList kernels = kernels_for(largest.dtype, largest.precise, largest.dropout_p > 0);
   int64_t block_kv = kernels.first[0].block_kv;
   for (int i = 1; i < kernels.count; ++i) block_kv = std::min<int64_t>(block_kv, kernels.first[i].block_kv);
   const int64_t splits = std::min<int64_t>(kMaxKeySplits, ceil_div(largest.kv_len, block_kv * kMinBlocksPerSplit));
-  if (smallest.q_len > kShortQuery || splits <= 1) return 0;
+  const size_t pieces = piece_layout(largest).bytes;
+  if (smallest.q_len > kShortQuery || splits <= 1) return pieces;
   const int64_t group = std::max<int64_t>(1, largest.num_heads / std::max<int64_t>(1, largest.kv_num_heads));
   const int64_t heads = std::min(splits * largest.batch * largest.num_heads, 4 * kMultiprocessors * group);
-  return partial_bytes(heads * std::min(largest.q_len, kShortQuery), largest.v_head_size);
+  return std::max(pieces, partial_bytes(heads * std::min(largest.q_len, kShortQuery), largest.v_head_size));
 }
 
 }  // namespace ortflash::sm80

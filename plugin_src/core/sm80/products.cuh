@@ -77,13 +77,86 @@ __device__ __forceinline__ void multiply_query_key(float (&s)[M_TILES][N_TILES][
   }
 }
 
+// Pairs of 8-column tiles whose products in pieces go side by side: enough that no mma waits for the one before.
+template <int M_TILES, int PAIRS>
+inline constexpr int kPairsTogether = M_TILES == 1 && PAIRS % 2 == 0 ? 2 : 1;
+
+// The same in pieces: load_query(m, step, piece, raw), and K's pieces lie KeyPanel::kBytes apart.
+template <int PIECES, class KeyPanel, int STEPS, int M_TILES, int N_TILES, class LoadQuery>
+__device__ __forceinline__ void multiply_query_key_pieces(float (&s)[M_TILES][N_TILES][4], LoadQuery load_query,
+                                                          uint32_t k_lane) {
+  constexpr int kTogether = kPairsTogether<M_TILES, N_TILES / 2>;
+  constexpr int kGroups = N_TILES / 2 / kTogether, kTotal = STEPS * kGroups;
+  const auto load_key = [&](int i, uint32_t (&raw)[kTogether][PIECES][4]) {
+#pragma unroll
+    for (int pair = 0; pair < kTogether; ++pair) {
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece) {
+        ldmatrix_x4(raw[pair][piece], at_block(k_lane, i / kGroups) + piece * KeyPanel::kBytes +
+                                          (i % kGroups * kTogether + pair) * 16 * KeyPanel::kPitch);
+      }
+    }
+  };
+  const auto load_queries = [&](int step, uint32_t (&raw)[M_TILES][PIECES][4]) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece) load_query(m, step, piece, raw[m][piece]);
+    }
+  };
+  uint32_t q_raw[2][M_TILES][PIECES][4], k_raw[2][kTogether][PIECES][4];
+  load_queries(0, q_raw[0]);
+  load_key(0, k_raw[0]);
+#pragma unroll
+  for (int i = 0; i < kTotal; ++i) {
+    const int step = i / kGroups, group = i % kGroups;
+    if (group == 0 && step + 1 < STEPS) load_queries(step + 1, q_raw[(step + 1) % 2]);
+    if (i + 1 < kTotal) load_key(i + 1, k_raw[(i + 1) % 2]);
+    multiply_add_pieces(s, group * 2 * kTogether, q_raw[step % 2], k_raw[i % 2]);
+  }
+}
+
 // p: the block's weights, in place of its scores. o: the accumulators; the panel's columns start at tile o_first.
 // v_panel = address of the V panel.
 template <Math MATH, class ValuePanel, int O_COUNT, int M_TILES, int N_TILES, int O_TILES>
 __device__ __forceinline__ void multiply_weight_value(float (&o)[M_TILES][O_TILES][4], int o_first,
                                                       const float (&p)[M_TILES][N_TILES][4], uint32_t v_panel,
                                                       int lane) {
-  if constexpr (kElementBytes<MATH> == 2) {
+  if constexpr (kPieces<MATH> > 1) {
+    constexpr int kPieceCount = kPieces<MATH>, kTogether = kPairsTogether<M_TILES, O_COUNT / 2>;
+    constexpr int kGroups = O_COUNT / 2 / kTogether, kTotal = N_TILES / 2 * kGroups;
+    const uint32_t v_lane = v_panel + value_lane<ValuePanel>(lane);
+    const auto load_value = [&](int i, uint32_t (&raw)[kTogether][kPieceCount][4]) {
+#pragma unroll
+      for (int pair = 0; pair < kTogether; ++pair) {
+#pragma unroll
+        for (int piece = 0; piece < kPieceCount; ++piece) {
+          ldmatrix_x4_trans(raw[pair][piece], at_block(v_lane, i % kGroups * kTogether + pair) +
+                                                  piece * ValuePanel::kBytes + i / kGroups * 16 * ValuePanel::kPitch);
+        }
+      }
+    };
+    uint32_t v_raw[2][kTogether][kPieceCount][4], a[M_TILES][kPieceCount][4];
+    load_value(0, v_raw[0]);
+#pragma unroll
+    for (int i = 0; i < kTotal; ++i) {
+      const int k = i / kGroups * 2, group = i % kGroups;  // 16 keys
+      if (group == 0) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            uint32_t pieces[kPieceCount];
+            cut_pair(p[m][k + j / 2][j % 2 * 2], p[m][k + j / 2][j % 2 * 2 + 1], pieces);
+#pragma unroll
+            for (int piece = 0; piece < kPieceCount; ++piece) a[m][piece][j] = pieces[piece];
+          }
+        }
+      }
+      if (i + 1 < kTotal) load_value(i + 1, v_raw[(i + 1) % 2]);
+      multiply_add_pieces(o, o_first + group * 2 * kTogether, a, v_raw[i % 2]);
+    }
+  } else if constexpr (kElementBytes<MATH> == 2) {
     constexpr int kPairs = O_COUNT / 2, kTotal = N_TILES / 2 * kPairs;
     const uint32_t v_lane = v_panel + value_lane<ValuePanel>(lane);
     const auto load_value = [&](int i, uint32_t (&raw)[4]) {
