@@ -14,4 +14,5 @@ cmake --build build/sanitize >>build/sanitize.log || {
 # Python keeps memory until it ends, so leaks are not looked for here.
 ORTFLASH_LIBRARY_DIR=$PWD/build/sanitize/lib ASAN_OPTIONS=detect_leaks=0 \
   LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
-  "$bin/pytest" -q -n 2 -p no:cacheprovider tests/test_core.py tests/test_op.py
+  "$bin/pytest" -q -n 2 -p no:cacheprovider tests/test_core.py tests/test_op.py \
+  tests/test_gradients.py tests/test_dropout.py tests/test_op_gradient.py

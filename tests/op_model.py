@@ -71,6 +71,36 @@ def make_model(
     return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def make_gradient_model(
+    inputs: Mapping[str, Array], outputs: Sequence[str], attributes: Mapping[str, Any], *, with_shapes: bool = False
+) -> onnx.ModelProto:
+    """A model of one FlashAttentionGrad node; optional inputs that are left out before others are neutral constants."""
+    spec = op_schema.gradient_schema()
+    order = [one.name for one in spec.inputs]
+    names = order[: 1 + max(order.index(name) for name in inputs)]
+    elem_type = ELEM_TYPES[inputs["query"].dtype]
+    neutral = [op_schema.neutral_constant(name, name, elem_type) for name in names if name not in inputs]
+    node = onnx.helper.make_node(spec.name, names, outputs, "grad", domain=spec.domain, **attributes)
+    graph = onnx.helper.make_graph(
+        [node],
+        "gradient",
+        [
+            onnx.helper.make_tensor_value_info(
+                name, ELEM_TYPES[array.dtype], list(array.shape) if with_shapes else None
+            )
+            for name, array in inputs.items()
+        ],
+        [
+            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT if name == "d_sinks" else elem_type, None)
+            for name in outputs
+            if name
+        ],
+        neutral,
+    )
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ortflash", 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
 def make_session(model: onnx.ModelProto, options: Any = None) -> Any:
     """A plain onnxruntime session on the CPU with the operator registered."""
     if options is None:

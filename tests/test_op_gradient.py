@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx
 import pytest
 from cases import DTYPES, Array, AttentionCase
-from op_model import ELEM_TYPES, make_session, run
+from op_model import make_gradient_model, make_session, run
 
 from ortflash import core
-from ortflash.graph_tools import op_schema
-
-SCHEMA = op_schema.gradient_schema()
-OPERANDS = tuple(one.name for one in SCHEMA.inputs if not one.optional)
-OPTIONAL = [one.name for one in SCHEMA.inputs if one.optional]
-
-
-def make_model(
-    inputs: dict[str, Array], outputs: list[str], attributes: dict[str, Any], *, with_shapes: bool = False
-) -> onnx.ModelProto:
-    """A model of one FlashAttentionGrad node; optional inputs that are left out before others are neutral constants."""
-    count = max([-1, *(OPTIONAL.index(name) for name in inputs if name in OPTIONAL)]) + 1
-    elem_type = ELEM_TYPES[inputs["query"].dtype]
-    names = [*OPERANDS, *OPTIONAL[:count]]
-    neutral = [op_schema.neutral_constant(name, name, elem_type) for name in names if name not in inputs]
-    node = onnx.helper.make_node(SCHEMA.name, names, outputs, "grad", domain=SCHEMA.domain, **attributes)
-    graph = onnx.helper.make_graph(
-        [node],
-        "gradient",
-        [
-            onnx.helper.make_tensor_value_info(
-                name, ELEM_TYPES[array.dtype], list(array.shape) if with_shapes else None
-            )
-            for name, array in inputs.items()
-        ],
-        [
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT if name == "d_sinks" else elem_type, None)
-            for name in outputs
-            if name
-        ],
-        neutral,
-    )
-    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("ortflash", 1)]
-    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def make_inputs(case: AttentionCase) -> dict[str, Array]:
@@ -94,24 +57,26 @@ def test_the_operator_gives_the_core_s_bits(case: AttentionCase, dtype: str) -> 
     outputs = ["d_query", "d_key", "d_value"]
     if "attn_bias" in inputs:
         outputs += ["d_attn_bias", "d_sinks"]
-    results = run(make_session(make_model(inputs, outputs, case.attributes())), inputs)
+    results = run(make_session(make_gradient_model(inputs, outputs, case.attributes())), inputs)
     for name, result in zip(outputs, results, strict=True):
         np.testing.assert_array_equal(result, expected[name], name)
 
 
 def test_outputs_that_nobody_asks_for_are_left_out() -> None:
     inputs = make_inputs(EVERYTHING)
-    plain = run(make_session(make_model(inputs, ["d_query", "d_key", "d_value"], EVERYTHING.attributes())), inputs)
+    plain = run(
+        make_session(make_gradient_model(inputs, ["d_query", "d_key", "d_value"], EVERYTHING.attributes())), inputs
+    )
     assert len(plain) == 3
     outputs = ["d_query", "d_key", "d_value", "", "d_sinks"]
-    results = run(make_session(make_model(inputs, outputs, EVERYTHING.attributes())), inputs)
+    results = run(make_session(make_gradient_model(inputs, outputs, EVERYTHING.attributes())), inputs)
     np.testing.assert_array_equal(results[3], expect(EVERYTHING, inputs)["d_sinks"])
 
 
 def test_shapes_are_inferred() -> None:
     inputs = make_inputs(EVERYTHING)
     outputs = ["d_query", "d_key", "d_value", "d_attn_bias", "d_sinks"]
-    session = make_session(make_model(inputs, outputs, EVERYTHING.attributes(), with_shapes=True))
+    session = make_session(make_gradient_model(inputs, outputs, EVERYTHING.attributes(), with_shapes=True))
     shapes = {one.name: tuple(one.shape) for one in session.get_outputs()}
     assert shapes == {f"d_{name}": inputs[name].shape for name in ("query", "key", "value", "attn_bias", "sinks")}
 
@@ -131,7 +96,7 @@ def test_wrong_shapes_name_input_and_node(replaced: dict[str, tuple[int, ...]], 
     inputs = make_inputs(AttentionCase("small", q_len=9, kv_len=12))
     for name, shape in replaced.items():
         inputs[name] = np.zeros(shape, np.float32)
-    session = make_session(make_model(inputs, ["d_query", "d_key", "d_value", "d_attn_bias"][:outputs], {}))
+    session = make_session(make_gradient_model(inputs, ["d_query", "d_key", "d_value", "d_attn_bias"][:outputs], {}))
     with pytest.raises(Exception, match=message) as error:
         run(session, inputs)
     assert "FlashAttentionGrad node 'grad'" in str(error.value)
@@ -140,6 +105,8 @@ def test_wrong_shapes_name_input_and_node(replaced: dict[str, tuple[int, ...]], 
 def test_a_float32_bias_of_a_half_query_has_no_gradient_here() -> None:
     case = AttentionCase("mixed", q_len=9, kv_len=12, dtype="float16", bias="11ST", bias_dtype="float32")
     inputs = make_inputs(case)
-    session = make_session(make_model(inputs, ["d_query", "d_key", "d_value", "d_attn_bias"], case.attributes()))
+    session = make_session(
+        make_gradient_model(inputs, ["d_query", "d_key", "d_value", "d_attn_bias"], case.attributes())
+    )
     with pytest.raises(Exception, match="output 'd_attn_bias' is there, but input 'attn_bias' is float32"):
         run(session, inputs)

@@ -12,11 +12,12 @@ import onnxruntime
 import pycuda.driver as cuda
 import pytest
 from cases import CASES, Array, AttentionCase
-from compare import check, expect
+from compare import check, draw_d_output, expect, expect_gradients
 from device import free_bytes
-from op_model import ELEM_TYPES, make_model, run
+from op_model import ELEM_TYPES, make_gradient_model, make_model, run
 
 import ortflash
+from ortflash import core
 from ortflash.session import CPU, CUDA
 
 pytestmark = pytest.mark.skipif(
@@ -55,6 +56,22 @@ def test_case(case: AttentionCase) -> None:
     actual = run(make_cuda_session(model_of(case)), case.make_inputs())
     for output, expected in zip(actual, expect(case, tf32=case.dtype == "float32"), strict=True):
         check(output, expected)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [half_case(), half_case(num_heads=4, kv_num_heads=2, bias="1NST", sinks="N", packed=True)],
+    ids=["causal", "bias and sinks"],
+)
+def test_the_gradient_s_operator(case: AttentionCase) -> None:
+    inputs = dict(case.make_inputs())
+    output, lse = core.attention(**inputs, **case.attributes(), return_lse=1)
+    assert lse is not None
+    inputs |= {"output": output, "softmax_lse": lse, "d_output": draw_d_output(case, output)}
+    names = [name for name in ("query", "key", "value", "attn_bias", "sinks") if name in inputs]
+    model = make_gradient_model(inputs, [f"d_{name}" for name in names], case.attributes())
+    for name, gradient in zip(names, run(make_cuda_session(model), inputs), strict=True):
+        check(gradient, expect_gradients(case)[f"d_{name}"])
 
 
 def test_precise_is_a_session_config_entry() -> None:
