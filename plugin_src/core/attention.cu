@@ -36,7 +36,7 @@ __global__ void write_without_keys(Element* output, Strides strides, float* lse,
 
 ImplementationList cuda_implementations() {
   static const Implementation implementations[] = {
-      windows::implementation(),      decode::implementation(),
+      windows::implementation(),      decode::implementation(), decode::fused_implementation(),
 #ifdef ORTFLASH_WITH_SM90
       sm90::implementation(),
 #endif

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pycuda.driver as cuda
 import pytest
 from cases import AttentionCase
 from compare import check, expect
-from device import run
+from device import Buffer, run
 
 from ortflash import core
 
@@ -16,8 +17,10 @@ LONG = AttentionCase("long", batch=2, num_heads=8, kv_num_heads=2, q_len=1, kv_l
 
 
 def check_decode(case: AttentionCase) -> None:
-    for actual, expected in zip(run(case, implementation="decode"), expect(case), strict=True):
-        check(actual, expected)
+    """With a second kernel that puts parts together, and with thread blocks that wait for each other's parts."""
+    for implementation in ("decode", "decode-fused"):
+        for actual, expected in zip(run(case, implementation=implementation), expect(case), strict=True):
+            check(actual, expected)
 
 
 def describe(case: AttentionCase, implementation: str = "decode") -> str:
@@ -74,6 +77,29 @@ def test_keys_past_the_length_are_never_read() -> None:
         inputs[name][0, :, 1234:] = np.nan
         inputs[name][1, :, 17:] = np.nan
     check(run(case, inputs, implementation="decode")[0], expect(case)[0])
+
+
+@pytest.mark.parametrize("implementation", ["decode", "decode-fused"])
+def test_one_workspace_serves_call_after_call(implementation: str) -> None:
+    """Flags that stay up, and parts that are read too early or come from the call before, would show."""
+    case = replace(LONG, batch=7, key_lengths=(3001, 0, 1500, 64, 2999, 1, 700))
+    expected = expect(case)[0]
+    inputs = {name: Buffer(array) for name, array in case.make_inputs().items()}
+    output = Buffer(np.zeros(case.shape("BNSE"), np.float16))
+    views = {**{name: buffer.view for name, buffer in inputs.items()}, "output": output.view}
+    params, library = core.make_params(views, **case.attributes()), core.library()
+    size = library.workspace_size(params, "cuda", implementation=implementation)
+    workspace = Buffer(np.full(size, 0xFF, np.uint8))
+    first = None
+    for _ in range(30):
+        cuda.memset_d8(output.view.pointer, 0xFF, output.array.nbytes)
+        for _ in range(3):  # one behind the other
+            library.forward(params, "cuda", workspace=workspace.view.pointer, implementation=implementation)
+        cuda.Context.synchronize()
+        found = output.read().copy()
+        first = found if first is None else first
+        np.testing.assert_array_equal(found.view(np.uint16), first.view(np.uint16))
+    check(output.array, expected)
 
 
 def test_long_keys_are_sliced_and_short_ones_need_no_workspace() -> None:

@@ -4,16 +4,19 @@
 //   for each batch element that the thread block's slice of a head's keys reaches into:      key_slices.cuh
 //     each warp:  O, m, sum over its keys                                                    attend.cuh
 //     together:   the warps' results become one, which is the output, or one part of it      partial.cuh
-//   the parts become the output                                                              combine.cuh
+//   the parts become the output, here or in a kernel of their own                              combine.cuh
 #pragma once
 
 #include <cstdint>
 
 #include "../kernel_params.h"
 #include "attend.cuh"
+#include "combine.cuh"
 #include "config.cuh"
 #include "dependent_launch.cuh"
 #include "key_slices.cuh"
+#include "params.h"
+#include "part_flags.cuh"
 #include "partial.cuh"
 #include "rows.cuh"
 
@@ -84,10 +87,28 @@ __device__ __forceinline__ void merge_warps(const KernelParams& p, const Rows& r
   }
 }
 
+// Where the keys of the batch element with which the slice begins began in an earlier slice and end in this one: waits
+// for their other parts and writes the output. `smem`: idle.
+template <class C>
+__device__ __forceinline__ void finish_first(const Params& p, const Rows& rows, const KeySlices<C::UNIT_KEYS>& slices,
+                                             int slice, int kv_head, int row_tile, uint8_t* smem) {
+  const int begin = slices.begin(slice);
+  const auto place = slices.find(begin);
+  const int units = slices.units(place.batch);
+  if (place.first_unit == begin || place.first_unit + units > slices.begin(slice + 1)) return;
+  const Parts parts(slices, place.first_unit, units);
+  for (int part = threadIdx.y * 32 + threadIdx.x; part < parts.count - 1; part += C::THREADS) {
+    await_flag(part_flag(p, parts.first_slice + part, kv_head, row_tile, part == 0), p.raised);
+  }
+  __syncthreads();  // all parts are there
+  combine_rows<C, C::WARPS>(p, rows, 0, rows.count, place.batch, kv_head, parts,
+                            reinterpret_cast<float4(*)[C::COLUMNS / 4]>(smem));
+}
+
 // Thread block (32, WARPS); grid: row tiles, key/value heads, slices. So what is read at the same time are the same
 // keys for all tiles of rows, which L2 serves, and the same stretch of keys for all heads, which may lie side by side.
 template <class C>
-__global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(const __grid_constant__ KernelParams p) {
+__global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) uint8_t smem[];
   float* const results = reinterpret_cast<float*>(smem);
   float2* const states = reinterpret_cast<float2*>(smem + C::STATES_AT);
@@ -97,17 +118,18 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
 
   const int kv_heads = p.num_heads / p.group;
   const int kv_head = blockIdx.x / p.row_tiles % kv_heads;
-  const int64_t slice = blockIdx.x / p.row_tiles / kv_heads;
-  const Rows rows(p, kv_head, blockIdx.x % p.row_tiles, C::ROWS);
+  const int slice = blockIdx.x / p.row_tiles / kv_heads;
+  const int row_tile = blockIdx.x % p.row_tiles;
+  const Rows rows(p, kv_head, row_tile, C::ROWS);
   const KeySlices<C::UNIT_KEYS> slices(p);
   if (slice >= slices.slices) return;
 
-  int64_t unit = slices.begin(slice);
-  const int64_t end_unit = slices.begin(slice + 1);
+  int unit = slices.begin(slice);
+  const int end_unit = slices.begin(slice + 1);
   for (auto place = slices.find(unit); unit < end_unit; ++place.batch) {
     const int units = slices.units(place.batch);
-    const int first = static_cast<int>(unit - place.first_unit);
-    const int end = static_cast<int>(min(end_unit - place.first_unit, static_cast<int64_t>(units)));
+    const int first = unit - place.first_unit;
+    const int end = min(end_unit - place.first_unit, units);
     const BatchKeys keys(p, place.batch);
     WarpResult<C> result;
     attend(result, p, rows, place.batch, kv_head, keys, keys.begin + first * C::UNIT_KEYS,
@@ -117,10 +139,14 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     __syncthreads();  // all results are there
     merge_warps<C>(p, rows, results, states, place.batch, first == 0 && end == units,
                    partial_row(p, slice, kv_head, first == 0, rows.first_row));
-    __syncthreads();  // all results are read: the rings may be filled again
+    __syncthreads();  // all results are read: the rings may be filled again. And a part is written
+    if (p.part_flags != nullptr && end < units && threadIdx.x == 0 && threadIdx.y == 0) {
+      raise_flag(part_flag(p, slice, kv_head, row_tile, first == 0), p.raised);
+    }
     unit = place.first_unit + end;
     place.first_unit += units;
   }
+  if (p.part_flags != nullptr) finish_first<C>(p, rows, slices, slice, kv_head, row_tile, smem);
 }
 
 }  // namespace ortflash::decode

@@ -63,7 +63,13 @@ Status prepare(const Kernel& kernel, DType dtype, const Gpu& gpu, bool* dependen
   return {};
 }
 
-Status launch(const void* function, unsigned grid, int warps, int shared_bytes, bool dependent, KernelParams* params,
+// What a call's flags are set to (part_flags.cuh): as a pair of fp32 a NaN that no arithmetic gives, with a number.
+uint64_t next_raised() {
+  static std::atomic<uint32_t> calls{0};
+  return uint64_t{0x7fa5c3e1} << 32 | calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+Status launch(const void* function, unsigned grid, int warps, int shared_bytes, bool dependent, Params* params,
               cudaStream_t stream, const char* name) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -79,7 +85,8 @@ Status launch(const void* function, unsigned grid, int warps, int shared_bytes, 
   return cuda_status(cudaLaunchKernelExC(&config, function, arguments), name);
 }
 
-Status forward(const AttentionParams& params, const Execution& execution) {
+// fused: one kernel, whose thread blocks wait for each other's parts; otherwise a second one puts the parts together.
+Status run(const AttentionParams& params, const Execution& execution, bool fused) {
   const Gpu* gpu = nullptr;
   Status status = current_gpu(&gpu);
   Plan plan;
@@ -87,16 +94,20 @@ Status forward(const AttentionParams& params, const Execution& execution) {
   if (status.ok()) status = make_plan(params, *gpu, &plan);
   if (status.ok()) status = prepare(*plan.kernel, params.dtype, *gpu, &dependent);
   if (!status.ok()) return status;
-  KernelParams& p = plan.params;
-  p.partial_output = static_cast<float*>(execution.workspace);
-  p.partial_state = reinterpret_cast<float2*>(p.partial_output + plan.partial_floats());
+  Params& p = plan.params;
+  plan.place(execution.workspace);
+  if (!fused || !plan.has_parts()) p.part_flags = nullptr;
+  p.raised = next_raised();
   const Kernel& kernel = *plan.kernel;
   const cudaStream_t stream = static_cast<cudaStream_t>(execution.stream);
   status = launch(kernel.forward, plan.grid, kernel.warps, kernel.shared_bytes, dependent, &p, stream, kernel.name);
-  if (!status.ok() || !plan.has_parts()) return status;
+  if (!status.ok() || fused || !plan.has_parts()) return status;
   const unsigned rows = static_cast<unsigned>(params.batch * params.num_heads * params.q_len);
   return launch(kernel.combine, rows, kernel.combine_warps, 0, dependent, &p, stream, "combining slices of keys");
 }
+
+Status forward(const AttentionParams& params, const Execution& execution) { return run(params, execution, false); }
+Status forward_fused(const AttentionParams& params, const Execution& execution) { return run(params, execution, true); }
 
 // Many short problems are for kernels that have several of them under way at once on a multiprocessor.
 bool many_short(const AttentionParams& params) {
@@ -107,15 +118,26 @@ bool many_short(const AttentionParams& params) {
          params.batch * params.kv_num_heads > kManyProblems * gpu->multiprocessors;
 }
 
+Implementation make_implementation(const char* name, decltype(forward)* forward_function,
+                                   decltype(many_short)* only_by_name) {
+  constexpr uint32_t kLeftToOthers = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
+  return {name,
+          kAllFeatures & ~kLeftToOthers,
+          256,
+          sm80::implementation().hardware,
+          accepts,
+          workspace_size,
+          forward_function,
+          describe,
+          only_by_name};
+}
+
 }  // namespace
 
-Implementation implementation() {
-  constexpr uint32_t kLeftToOthers = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
-  return {"decode",  kAllFeatures & ~kLeftToOthers,
-          256,       sm80::implementation().hardware,
-          accepts,   workspace_size,
-          forward,   describe,
-          many_short};
+Implementation implementation() { return make_implementation("decode", forward, many_short); }
+
+Implementation fused_implementation() {
+  return make_implementation("decode-fused", forward_fused, [](const AttentionParams&) { return true; });
 }
 
 }  // namespace ortflash::decode

@@ -8,6 +8,9 @@ namespace ortflash::decode {
 
 Implementation implementation();
 
+// The same as one kernel, in which thread blocks wait for each other. Only by name until it has run on a GPU.
+Implementation fused_implementation();
+
 // workspace_bound() of attention.h for these kernels alone (plan.cc).
 size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& largest);
 

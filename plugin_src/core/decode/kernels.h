@@ -1,13 +1,11 @@
 // The decoding kernels that are built, as the host sees them: one table a type (kernel_table.cuh).
 #pragma once
 
-#include "../kernel_params.h"
-
 namespace ortflash::decode {
 
 struct Kernel {
-  const void* forward;  // void(KernelParams), thread block (32, warps)
-  const void* combine;  // void(KernelParams), thread block (32, combine_warps)
+  const void* forward;  // void(Params), thread block (32, warps)
+  const void* combine;  // void(Params), thread block (32, combine_warps)
   const char* name;     // "decode-16x64-d128": rows of a tile x keys a turn, head size up to
   int columns;          // the most of D and E
   int rows;             // of a tile of queries

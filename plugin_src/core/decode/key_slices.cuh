@@ -34,15 +34,15 @@ struct KeySlices {
   const KernelParams& p;
   bool summed;  // lengths are added up; otherwise each batch element has equal_units
   int equal_units;
-  int64_t total;  // units of one key/value head
-  int64_t slices;
+  int total;  // units of one key/value head
+  int slices;
 
   __device__ __forceinline__ explicit KeySlices(const KernelParams& params) : p(params) {
     const bool differ = p.key_lengths != nullptr && p.key_lengths_stride != 0;
     summed = differ && p.batch <= kMaxSummedLengths;
     equal_units = differ ? max(1, units_for(p.kv_len)) : units_of(0);
     total = before(p.batch);
-    slices = min(static_cast<int64_t>(p.key_splits), total);
+    slices = min(p.key_splits, total);
   }
 
   static __device__ __forceinline__ int units_for(int keys) { return (keys + UNIT_KEYS - 1) / UNIT_KEYS; }
@@ -55,37 +55,41 @@ struct KeySlices {
   __device__ __forceinline__ int units(int batch) const { return summed ? units_of(batch) : equal_units; }
 
   // Units of the batch elements before this one.
-  __device__ __forceinline__ int64_t before(int batch) const {
-    if (!summed) return static_cast<int64_t>(equal_units) * batch;
-    int64_t sum = 0;
+  __device__ __forceinline__ int before(int batch) const {
+    if (!summed) return equal_units * batch;
+    int sum = 0;
     for (int b = threadIdx.x % 32; b < batch; b += 32) sum += units_of(b);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
   }
 
-  __device__ __forceinline__ int64_t begin(int64_t slice) const { return total * slice / slices; }
+  __device__ __forceinline__ int begin(int slice) const {
+    return static_cast<int>(static_cast<int64_t>(total) * slice / slices);
+  }
   // The slice that has this unit: the largest with begin(slice) <= unit.
-  __device__ __forceinline__ int64_t slice_of(int64_t unit) const { return ((unit + 1) * slices - 1) / total; }
+  __device__ __forceinline__ int slice_of(int unit) const {
+    return static_cast<int>((static_cast<int64_t>(unit + 1) * slices - 1) / total);
+  }
 
   // The batch element that has this unit, and its first unit.
   struct Place {
     int batch;
-    int64_t first_unit;
+    int first_unit;
   };
-  __device__ __forceinline__ Place find(int64_t unit) const {
+  __device__ __forceinline__ Place find(int unit) const {
     if (!summed) {
-      const int batch = static_cast<int>(unit / equal_units);
-      return {batch, static_cast<int64_t>(batch) * equal_units};
+      const int batch = unit / equal_units;
+      return {batch, batch * equal_units};
     }
     const int lane = threadIdx.x % 32;
-    int64_t sum = 0;  // units before the 32 batch elements at hand
+    int sum = 0;  // units before the 32 batch elements at hand
     for (int first = 0;; first += 32) {
       const int own = first + lane < p.batch ? units_of(first + lane) : 0;
-      int64_t through = own;  // units of those up to and with the lane's
+      int through = own;  // units of those up to and with the lane's
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
-        const int64_t left = __shfl_up_sync(0xffffffffu, through, step);
+        const int left = __shfl_up_sync(0xffffffffu, through, step);
         if (lane >= step) through += left;
       }
       const unsigned past = __ballot_sync(0xffffffffu, sum + through > unit);
@@ -100,7 +104,7 @@ struct KeySlices {
 
 // Where the partial result of one slice lies: a batch element that begins in the slice and goes on in the next one is
 // its last, one that began before is its first.
-__device__ __forceinline__ int64_t partial_row(const KernelParams& p, int64_t slice, int kv_head, bool begins_here,
+__device__ __forceinline__ int64_t partial_row(const KernelParams& p, int slice, int kv_head, bool begins_here,
                                                int row) {
   const int64_t kv_heads = p.num_heads / p.group;
   return (((slice * kv_heads + kv_head) * 2 + begins_here) * p.group) * p.q_len + row;

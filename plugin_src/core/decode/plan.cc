@@ -19,8 +19,11 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t partial_pitch(int64_t v_head_size) { return ceil_div(v_head_size, 4) * 4; }  // as in key_slices.cuh
 
-size_t partial_bytes(int64_t rows, int64_t v_head_size) {
-  return static_cast<size_t>(rows) * (partial_pitch(v_head_size) * sizeof(float) + sizeof(float2));
+// Slices leave up to two parts each (key_slices.cuh): rows of O, their states, and a flag. `slices` and `rows` are
+// those of all tiles and key/value heads.
+size_t parts_bytes(int64_t slices, int64_t rows, int64_t v_head_size) {
+  const size_t row_bytes = static_cast<size_t>(partial_pitch(v_head_size)) * sizeof(float) + sizeof(float2);
+  return 2 * (static_cast<size_t>(rows) * row_bytes + static_cast<size_t>(slices) * sizeof(uint64_t));
 }
 
 // Units of one key/value head: each batch element's keys begin a new one.
@@ -38,14 +41,18 @@ int choose_slices(const AttentionParams& a, const Kernel& kernel, int row_tiles,
 
 }  // namespace
 
-int64_t Plan::partial_rows() const {
+size_t Plan::workspace_bytes() const {
   if (!has_parts()) return 0;
-  return int64_t{2} * params.key_splits * params.num_heads * params.q_len;  // two parts to a slice (key_slices.cuh)
+  const int64_t slices = int64_t{1} * params.key_splits * (params.num_heads / params.group);
+  return parts_bytes(slices * params.row_tiles, slices * params.group * params.q_len, params.v_head_size);
 }
 
-int64_t Plan::partial_floats() const { return partial_rows() * partial_pitch(params.v_head_size); }
-
-size_t Plan::workspace_bytes() const { return partial_bytes(partial_rows(), params.v_head_size); }
+void Plan::place(void* workspace) {
+  const int64_t rows = int64_t{2} * params.key_splits * params.num_heads * params.q_len;
+  params.partial_output = static_cast<float*>(workspace);
+  params.partial_state = reinterpret_cast<float2*>(params.partial_output + rows * partial_pitch(params.v_head_size));
+  params.part_flags = reinterpret_cast<uint64_t*>(params.partial_state + rows);
+}
 
 KernelList kernels_for(DType dtype) { return dtype == DType::kFloat16 ? float16_kernels() : bfloat16_kernels(); }
 
@@ -67,8 +74,10 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
         "128); this call has %lld and %lld",
         kShortQuery, static_cast<long long>(a.q_len), static_cast<long long>(rows));
   }
-  if (a.kv_len >= kUnbounded || a.batch * a.num_heads * a.q_len > INT_MAX) {
-    return make_status(StatusCode::kUnsupported, "decode takes up to 2^30 - 1 keys and 2^31 - 1 rows of queries");
+  if (a.kv_len >= kUnbounded || a.batch * a.num_heads * a.q_len > INT_MAX || units_of(a, *plan->kernel) >= INT_MAX) {
+    return make_status(
+        StatusCode::kUnsupported,
+        "decode takes up to 2^30 - 1 keys, 2^31 - 1 rows of queries and 2^35 keys of all batch elements");
   }
   KernelParams& p = plan->params;
   sm80::fill_params(a, &p);
@@ -96,8 +105,8 @@ size_t workspace_bound(const AttentionParams& smallest, const AttentionParams& l
     if (largest.kv_len > kernel.unit_keys) {
       const int64_t slices =
           std::min(kernel.blocks * kMultiprocessors, largest.kv_num_heads * units_of(largest, kernel));
-      bytes =
-          std::max(bytes, partial_bytes(2 * slices * std::min<int64_t>(rows, kernel.max_rows), largest.v_head_size));
+      const int64_t slice_rows = slices * std::min<int64_t>(rows, kernel.max_rows);
+      bytes = std::max(bytes, parts_bytes(2 * slices, slice_rows, largest.v_head_size));
     }
     // Later kernels are for larger heads, or for GPUs that haven't enough shared memory for this one.
     if (kernel.columns >= std::max(largest.head_size, largest.v_head_size) && rows <= kernel.max_rows &&

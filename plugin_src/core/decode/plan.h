@@ -3,21 +3,21 @@
 
 #include "../attention.h"
 #include "../gpu.h"
-#include "../kernel_params.h"
 #include "kernels.h"
+#include "params.h"
 
 namespace ortflash::decode {
 
 struct Plan {
   const Kernel* kernel;
-  KernelParams params;  // partial_output and partial_state are still null
+  Params params;  // what lies in the workspace is still null
   unsigned grid;
 
   // Whether a batch element's keys may lie in more than one slice, which leaves partial results.
   bool has_parts() const { return params.key_splits > 1 && params.kv_len > kernel->unit_keys; }
-  int64_t partial_rows() const;
-  int64_t partial_floats() const;  // of partial_output
   size_t workspace_bytes() const;
+  // Lets params point to their places in it.
+  void place(void* workspace);
 };
 
 // Chooses for valid params. Of pointers only the alignment is read, and it changes neither the choice nor the
