@@ -32,6 +32,17 @@ def cases() -> Iterator[Any]:
         yield AttentionCase(f"no-keys-{dtype}", q_len=5, kv_len=0, dtype=dtype, sinks="N")
 
 
+def cases_by_name() -> Iterator[tuple[Any, str]]:
+    """What the dispatcher doesn't take by itself yet."""
+    from cases import AttentionCase
+
+    for dtype in ("float16", "bfloat16"):
+        decode = AttentionCase("decode", batch=3, num_heads=4, kv_num_heads=2, q_len=1, kv_len=1500, dtype=dtype)
+        yield decode, "decode-fused"
+        window = AttentionCase("window", batch=150, q_len=49, head_size=40, dtype=dtype, bias="1NST", mask="B11T")
+        yield window, "windows"
+
+
 def main() -> None:
     """Run them all."""
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -46,6 +57,9 @@ def main() -> None:
         run(case)
         if case.dtype == "float32":
             run(case, precise=True)
+        count += 1
+    for case, implementation in cases_by_name():
+        run(case, implementation=implementation)
         count += 1
     context.pop()
     print("ran", count, "cases")

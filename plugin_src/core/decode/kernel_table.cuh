@@ -37,7 +37,8 @@ KernelList kernels() {
       make_kernel<Config<MATH, 128, 1, 8, 3, 1>>("decode-16x128-d128"),
       // 74.1 and 492, for GPUs with less shared memory
       make_kernel<Config<MATH, 128, 1, 4, 3, 2>>("decode-16x64-d128"),
-      make_kernel<Config<MATH, 128, 2, 2, 5, 2>>("decode-32x32-d128", 2),
+      make_kernel<Config<MATH, 128, 2, 4, 3, 2>>("decode-32x64-d128", 2),
+      make_kernel<Config<MATH, 128, 2, 2, 5, 2>>("decode-32x32-d128", 2),  // for GPUs with less shared memory
       make_kernel<Config<MATH, 256, 1, 2, 2, 3>>("decode-16x32-d256", 2),
   };
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
