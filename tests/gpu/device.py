@@ -55,10 +55,14 @@ def run(
     *,
     out: Array | None = None,
     precise: bool = False,
+    return_lse: bool = True,
     implementation: str = "",
     stream: Any = None,
 ) -> tuple[Array, Array]:
-    """Output and softmax_lse of a case; buffers start out as NaN, so that what isn't written shows."""
+    """Output and softmax_lse of a case; buffers start out as NaN, so that what isn't written shows.
+
+    ``return_lse=False`` asks for no softmax_lse, and leaves NaN there.
+    """
     inputs = inputs or case.make_inputs()
     library = core.library()
     buffers = {name: Buffer(array) for name, array in inputs.items()}
@@ -67,7 +71,9 @@ def run(
         shape = case.shape("BNSE") if not case.packed else (case.batch, case.q_len, case.num_heads * case.sizes["E"])
         out = np.full(shape, np.nan, dtype)
     buffers["output"] = Buffer(out)
-    buffers["softmax_lse"] = Buffer(np.full(case.shape("BNS"), np.nan, np.float32))
+    softmax_lse = Buffer(np.full(case.shape("BNS"), np.nan, np.float32))
+    if return_lse:
+        buffers["softmax_lse"] = softmax_lse
     views = {name: buffer.view for name, buffer in buffers.items()}
     params = core.make_params(views, **case.attributes(), precise=precise)
     library.supports(params, "cuda", implementation)
@@ -82,7 +88,7 @@ def run(
     )
     cuda.Context.synchronize()
     workspace.read()
-    return buffers["output"].read(), buffers["softmax_lse"].read()
+    return buffers["output"].read(), softmax_lse.read()
 
 
 def in_poison(array: Array, *, row_gap: int, poison: float = np.nan) -> Array:

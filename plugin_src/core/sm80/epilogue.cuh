@@ -32,7 +32,7 @@ __device__ __forceinline__ void store_pair(const KernelParams& p, int64_t elemen
 template <class C>
 __device__ __forceinline__ void store_through_smem(const KernelParams& p, int64_t tile_element, int valid_rows,
                                                    uint32_t warp_smem, int lane,
-                                                   const float (&o)[C::M_TILES][C::O_TILES][4],
+                                                   const float (&o)[C::M_TILES][C::ACCUMULATORS][4],
                                                    const float (&factor)[2 * C::M_TILES]) {
   using P = typename C::QueryPanel;
   constexpr int kTilesPerPanel = C::PANEL / 8;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void store_through_smem(const KernelParams& p, int64_
 template <class C>
 __device__ __forceinline__ void write_rows(const KernelParams& p, const TileIndex& tile,
                                            const RowMap<C::MAY_PACK>& rows, uint32_t q_smem, int warp_row, int column0,
-                                           int lane, const float (&o)[C::M_TILES][C::O_TILES][4],
+                                           int lane, const float (&o)[C::M_TILES][C::ACCUMULATORS][4],
                                            const OnlineSoftmax (&state)[2 * C::M_TILES]) {
   const int64_t all_rows = static_cast<int64_t>(p.batch) * p.num_heads * p.q_len;
   const bool split = C::ALL && p.partial_output != nullptr;

@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
   }
 
   // ------------------------------------------------------------------------------------------------------------- state
-  float o[C::M_TILES][C::O_TILES][4] = {};
+  float o[C::M_TILES][C::ACCUMULATORS][4] = {};
   OnlineSoftmax softmax[kRows];
   bool any_far = false;
   PhiloxKey dropout{0, 0};
@@ -297,9 +297,10 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
       if (!range.clean(first_key, C::BLOCK_KV)) exclude_outside<C>(s, keys, rows, warp_row, first_key, lane);
       float base[kRows];
       raise_maximum<C>(s, o, softmax, base, p.factor, any_far);
-      scores_to_weights<C>(s, softmax, base, p.factor);
+      scores_to_weights<C, !C::SUM_BY_PRODUCT>(s, softmax, base, p.factor);
       if constexpr (C::DROPOUT) drop_weights<C>(s, p, dropout, tile.batch, rows, warp_row, first_key, lane);
-      multiply_weight_value<C::MATH, typename C::KeyPanel, C::PANEL / 8>(o, 0, s, slot_smem(slot), lane);
+      multiply_weight_value<C::MATH, typename C::KeyPanel, C::PANEL / 8, C::SUM_BY_PRODUCT>(o, 0, s, slot_smem(slot),
+                                                                                            lane);
     }
     slot ^= 1;
 #pragma unroll
@@ -319,6 +320,10 @@ __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(cons
     groups = next_groups;
   }
 
+  if constexpr (C::SUM_BY_PRODUCT) {  // each lane of a row has all of its sum; finish() adds up four parts
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) softmax[r].row_sum = lane % 4 == 0 ? o[r / 2][C::O_TILES][r % 2 * 2] : 0.0f;
+  }
   write_rows<C>(p, tile, rows, q_smem, warp_row, column0, lane, o, softmax);
 }
 

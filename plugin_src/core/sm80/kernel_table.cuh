@@ -16,6 +16,7 @@ Kernel make_kernel(const char* name) {
           C::BLOCK_KV,
           C::THREADS,
           C::SMEM,
+          !C::SUM_BY_PRODUCT,
           C::TERMS,
           C::ALL,
           C::BLOCK_Q < 64 ? C::BLOCK_Q : 0};
@@ -28,11 +29,15 @@ Kernel make_kernel(const char* name) {
 template <Math MATH>
 KernelList half_kernels() {
   static const Kernel kernels[] = {
+      // 313
+      make_kernel<Config<MATH, 64, Level::kBare, 128, 128, 4, 64, false, false, 2>>("sm80-128x128-d64-bare"),
       // 304; 64 keys 280, 96 keys 303, 192 rows 286
       make_kernel<Config<MATH, 64, Level::kPlain, 128, 128, 4, 64, false, false, 2>>("sm80-128x128-d64"),
       // 48 keys: 64 spill
       make_kernel<Config<MATH, 96, Level::kPlain, 128, 48, 4, 96, false, false, 2>>("sm80-128x48-d96"),
-      // 360; 48 keys 354, 32 keys 330, 64 rows 310, 256 rows with 8 warps 276
+      // 368
+      make_kernel<Config<MATH, 128, Level::kBare, 128, 64, 4, 128, false, false, 2>>("sm80-128x64-d128-bare"),
+      // 356 in the same run; 48 keys 354, 32 keys 330, 64 rows 310, 256 rows with 8 warps 276
       make_kernel<Config<MATH, 128, Level::kPlain, 128, 64, 4, 128, false, false, 2>>("sm80-128x64-d128"),
       // two panels: one of 256 columns leaves no room beside Q on sm_86
       make_kernel<Config<MATH, 256, Level::kPlain, 128, 64, 8, 128, false, false, 1>>("sm80-128x64-d256"),

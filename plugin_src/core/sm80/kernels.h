@@ -12,6 +12,7 @@ struct Kernel {
   int columns;           // value columns of a tile
   int block_q, block_kv, threads;
   int shared_bytes;
+  bool writes_lse;
   bool takes_terms;  // a bias of the query's type or a mask, in aligned rows
   bool takes_all;    // everything
   int max_q_len;     // rows past which a larger tile is better; 0 = none

@@ -119,17 +119,18 @@ KernelList kernels_for(DType dtype, bool precise, bool dropout) {
   }
 }
 
-// What a call's rows of operands, bias and mask allow, and how long its tiles are.
+// What a call's rows of operands, bias and mask allow, how long its tiles are, and whether it wants softmax_lse.
 struct Request {
   int64_t head_size, tile_rows;
-  bool plain, terms;
+  bool plain, terms, lse;
 };
 
 // The first kernel that takes it, or null.
 const Kernel* choose_kernel(const KernelList& kernels, const Request& request, const Gpu& gpu) {
   for (int i = 0; i < kernels.count; ++i) {
     const Kernel& kernel = kernels.first[i];
-    const bool takes = kernel.takes_all || (kernel.takes_terms ? request.terms : request.plain);
+    const bool takes = (kernel.takes_all || (kernel.takes_terms ? request.terms : request.plain)) &&
+                       (kernel.writes_lse || !request.lse);
     if (request.head_size <= kernel.max_head_size && takes &&
         (kernel.max_q_len == 0 || request.tile_rows <= kernel.max_q_len) && kernel.shared_bytes <= gpu.shared_bytes) {
       return &kernel;
@@ -162,7 +163,7 @@ Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
     const bool plain = bare && p.bias == nullptr && p.mask == nullptr && p.scale > 0.0f;
     const bool terms = bare && (p.bias == nullptr || (p.bias_vector && a.bias_dtype == a.dtype)) &&
                        (p.mask == nullptr || p.mask_vector) && a.kv_len % 4 == 0;
-    return choose_kernel(kernels, {head_size, a.q_len * (packed ? p.group : 1), plain, terms}, gpu);
+    return choose_kernel(kernels, {head_size, a.q_len * (packed ? p.group : 1), plain, terms, p.lse != nullptr}, gpu);
   };
   plan->kernel = nullptr;
   plan->pieces = piece_layout(a);

@@ -118,7 +118,8 @@ __device__ __forceinline__ void multiply_query_key_pieces(float (&s)[M_TILES][N_
 
 // p: the block's weights, in place of its scores. o: the accumulators; the panel's columns start at tile o_first.
 // v_panel = address of the V panel.
-template <Math MATH, class ValuePanel, int O_COUNT, int M_TILES, int N_TILES, int O_TILES>
+// SUM: o's last tile, past the columns, gets the sum of each row's weights, in every column.
+template <Math MATH, class ValuePanel, int O_COUNT, bool SUM = false, int M_TILES, int N_TILES, int O_TILES>
 __device__ __forceinline__ void multiply_weight_value(float (&o)[M_TILES][O_TILES][4], int o_first,
                                                       const float (&p)[M_TILES][N_TILES][4], uint32_t v_panel,
                                                       int lane) {
@@ -175,6 +176,10 @@ __device__ __forceinline__ void multiply_weight_value(float (&o)[M_TILES][O_TILE
                                    pack_pair<MATH>(p[m][k + 1][0], p[m][k + 1][1]),
                                    pack_pair<MATH>(p[m][k + 1][2], p[m][k + 1][3])};
           a[m].set(raw);
+          if constexpr (SUM) {
+            constexpr uint32_t kOnes = MATH == Math::kFloat16 ? 0x3c003c00 : 0x3f803f80;
+            multiply_add<MATH, 0>(o[m][O_TILES - 1], a[m], Operand<MATH, 2>{{kOnes, kOnes}});
+          }
         }
       }
       if (i + 1 < kTotal) load_value(i + 1, v_raw[(i + 1) % 2]);

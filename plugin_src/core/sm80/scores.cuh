@@ -140,8 +140,8 @@ __device__ __forceinline__ void exclude_outside(Scores<C>& s, const KeyRange& ke
 //
 // Where a row is far (online_softmax.cuh), m is subtracted from the scores here and `base` is 0; usually it is m.
 // any_far: whether a row of the warp is far, which only a risen m can change.
-template <class C>
-__device__ __forceinline__ void raise_maximum(Scores<C>& s, float (&o)[C::M_TILES][C::O_TILES][4],
+template <class C, int ACCUMULATORS>
+__device__ __forceinline__ void raise_maximum(Scores<C>& s, float (&o)[C::M_TILES][ACCUMULATORS][4],
                                               OnlineSoftmax (&state)[2 * C::M_TILES], float (&base)[2 * C::M_TILES],
                                               float factor, bool& any_far) {
   constexpr int kRows = 2 * C::M_TILES;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void raise_maximum(Scores<C>& s, float (&o)[C::M_TILE
 #pragma unroll
     for (int m = 0; m < C::M_TILES; ++m) {
 #pragma unroll
-      for (int n = 0; n < C::O_TILES; ++n) {
+      for (int n = 0; n < ACCUMULATORS; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) o[m][n][i] *= rescale[2 * m + i / 2];
       }
@@ -192,8 +192,8 @@ __device__ __forceinline__ void raise_maximum(Scores<C>& s, float (&o)[C::M_TILE
   }
 }
 
-// s = exp(s - base), in place, and into the sums.
-template <class C>
+// s = exp(s - base), in place, and where SUMS into the sums.
+template <class C, bool SUMS = true>
 __device__ __forceinline__ void scores_to_weights(Scores<C>& s, OnlineSoftmax (&state)[2 * C::M_TILES],
                                                   const float (&base)[2 * C::M_TILES], float factor) {
 #pragma unroll
@@ -204,7 +204,7 @@ __device__ __forceinline__ void scores_to_weights(Scores<C>& s, OnlineSoftmax (&
       for (int r = 0; r < 2 * C::M_TILES; ++r) {
         float& score = s[r / 2][n][r % 2 * 2 + i];
         score = fast_exp2(fmaf(score, factor, -(base[r] * factor)));
-        state[r].row_sum += score;
+        if constexpr (SUMS) state[r].row_sum += score;
       }
     }
   }
