@@ -231,7 +231,7 @@ def make_params(
         mask_fill: The score that a False in ``attn_mask`` leaves.
         block_size: Rows and columns of one element of ``block_mask``.
         dropout_p: Rate at which weights are dropped, by ``dropout_seed`` (2,) int64; 0 = off.
-        precise: fp32-accurate products on tensor cores instead of TF32.
+        precise: fp32-accurate products on GPUs; otherwise they have 16 bits, or TF32's 11 for short queries.
 
     Raises:
         CoreError: Shapes or types that don't belong together, with the input's name and both shapes.

@@ -27,7 +27,7 @@ Provider = str | tuple[str, dict[str, Any]]
 def register(session_options: Any) -> None:
     """Make ``ortflash::FlashAttention`` known to the sessions that are made with these options; twice is once.
 
-    Set the session config entry ``ortflash.precise`` to ``"1"`` beforehand to have fp32 on GPUs computed without TF32.
+    Set the session config entry ``ortflash.precise`` to ``"1"`` beforehand for fp32 accuracy on GPUs.
 
     Args:
         session_options: an ``onnxruntime.SessionOptions``.
@@ -51,7 +51,7 @@ class InferenceSession(_Base):  # type: ignore[misc]  # onnxruntime publishes no
         path_or_bytes: the model.
         sess_options: options to add the operator to; new ones by default.
         providers: provider names, or (name, options) pairs, the preferred one first.
-        precise: compute fp32 on GPUs without TF32.
+        precise: compute fp32 on GPUs to fp32 accuracy; otherwise products have 16 bits, or TF32's 11 for short queries.
         **kwargs: handed on to ``onnxruntime.InferenceSession``.
 
     Raises:
