@@ -43,11 +43,10 @@ Strides summed_axes(const AttentionParams& a) {
 
 Status make_backward_plan(const AttentionGradParams& g, const Gpu& gpu, BackwardPlan* plan) {
   const AttentionParams& a = g.forward;
-  Plan forward;
-  if (Status status = make_plan(a, gpu, &forward); !status.ok()) return status;
+  if (Status status = check_sizes(a); !status.ok()) return status;
 
   BackwardParams& p = plan->params;
-  p.forward = forward.params;
+  fill_params(a, &p.forward);
   p.forward.bias_strides = summed_axes(a);
   const int64_t bytes = a.dtype == DType::kFloat32 ? 4 : 2;
   p.d_output = g.d_output;

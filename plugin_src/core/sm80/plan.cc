@@ -42,6 +42,18 @@ int bound(int64_t window) { return window < 0 ? kUnbounded : static_cast<int>(st
 
 }  // namespace
 
+Status check_sizes(const AttentionParams& a) {
+  if (a.q_len >= kUnbounded || a.kv_len >= kUnbounded) {
+    return make_status(StatusCode::kUnsupported, "q_len %lld or kv_len %lld is past 2^30 - 1, the longest on CUDA",
+                       static_cast<long long>(a.q_len), static_cast<long long>(a.kv_len));
+  }
+  if (a.batch * a.num_heads > INT_MAX) {
+    return make_status(StatusCode::kUnsupported, "batch %lld times num_heads %lld is past 2^31 - 1, the most on CUDA",
+                       static_cast<long long>(a.batch), static_cast<long long>(a.num_heads));
+  }
+  return {};
+}
+
 void fill_params(const AttentionParams& a, KernelParams* p) {
   p->query = a.query;
   p->key = a.key;
@@ -142,14 +154,7 @@ const Kernel* choose_kernel(const KernelList& kernels, const Request& request, c
 }  // namespace
 
 Status make_plan(const AttentionParams& a, const Gpu& gpu, Plan* plan) {
-  if (a.q_len >= kUnbounded || a.kv_len >= kUnbounded) {
-    return make_status(StatusCode::kUnsupported, "q_len %lld or kv_len %lld is past 2^30 - 1, the longest on CUDA",
-                       static_cast<long long>(a.q_len), static_cast<long long>(a.kv_len));
-  }
-  if (a.batch * a.num_heads > INT_MAX) {
-    return make_status(StatusCode::kUnsupported, "batch %lld times num_heads %lld is past 2^31 - 1, the most on CUDA",
-                       static_cast<long long>(a.batch), static_cast<long long>(a.num_heads));
-  }
+  if (Status status = check_sizes(a); !status.ok()) return status;
   KernelParams& p = plan->params;
   fill_params(a, &p);
 

@@ -32,6 +32,9 @@ struct Plan {
 // Chooses for valid params. Reads pointers only for their alignment, and not for anything that changes the workspace.
 Status make_plan(const AttentionParams& params, const Gpu& gpu, Plan* plan);
 
+// Whether KernelParams can hold the call's sizes.
+Status check_sizes(const AttentionParams& params);
+
 // What follows from the call alone: tensors, strides, sizes, flags. For all kernels that read KernelParams.
 void fill_params(const AttentionParams& params, KernelParams* kernel_params);
 
