@@ -109,8 +109,10 @@ Status run(const AttentionParams& params, const Execution& execution, bool fused
 Status forward(const AttentionParams& params, const Execution& execution) { return run(params, execution, false); }
 Status forward_fused(const AttentionParams& params, const Execution& execution) { return run(params, execution, true); }
 
-// Many short problems are for kernels that have several of them under way at once on a multiprocessor.
-bool many_short(const AttentionParams& params) {
+// Long queries, said here because the dispatcher asks this of every call and a refusal in words takes the host 1 us;
+// and many short problems, for kernels that have several of them under way at once on a multiprocessor.
+bool left_to_others(const AttentionParams& params) {
+  if (params.q_len > kShortQuery) return true;
   constexpr int64_t kShortKeys = 256;  // fewer hardly fill a thread block's rings once
   constexpr int64_t kManyProblems = 4;
   const Gpu* gpu = nullptr;
@@ -119,7 +121,7 @@ bool many_short(const AttentionParams& params) {
 }
 
 Implementation make_implementation(const char* name, decltype(forward)* forward_function,
-                                   decltype(many_short)* only_by_name) {
+                                   decltype(left_to_others)* only_by_name) {
   constexpr uint32_t kLeftToOthers = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout;
   return {name,
           kAllFeatures & ~kLeftToOthers,
@@ -134,7 +136,7 @@ Implementation make_implementation(const char* name, decltype(forward)* forward_
 
 }  // namespace
 
-Implementation implementation() { return make_implementation("decode", forward, many_short); }
+Implementation implementation() { return make_implementation("decode", forward, left_to_others); }
 
 Implementation fused_implementation() {
   return make_implementation("decode-fused", forward_fused, [](const AttentionParams&) { return true; });

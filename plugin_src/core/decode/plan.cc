@@ -11,7 +11,6 @@
 namespace ortflash::decode {
 namespace {
 
-constexpr int kShortQuery = 16;               // past it the queries of one head fill a tile of the other kernels
 constexpr int kLeastSharedBytes = 99 * 1024;  // that every GPU has for a thread block
 constexpr int kReservedBytes = 1024;          // of shared memory, which CUDA takes for each thread block
 

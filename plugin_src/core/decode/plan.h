@@ -8,6 +8,8 @@
 
 namespace ortflash::decode {
 
+constexpr int kShortQuery = 16;  // past it the queries of one head fill a tile of the other kernels
+
 struct Plan {
   const Kernel* kernel;
   Params params;  // what lies in the workspace is still null
