@@ -6,6 +6,7 @@ reads or writes those bytes; a model of any size loads and saves in the time and
 
 from __future__ import annotations
 
+import filecmp
 import mmap
 import os
 import shutil
@@ -131,6 +132,12 @@ def _move_data(model: ModelProto, data_folder: Path | None, path: Path, *, copy_
             f"{data_folder}, or ask for the data files to be copied (--copy-data)."
         )
     for location in locations:
+        source, target = data_folder / location, path.parent / location
+        if target.exists() and source.exists() and not filecmp.cmp(source, target, shallow=False):
+            raise InvalidModelError(
+                f"Can't copy the weights to {target}: another file has that name; write into an empty folder."
+            )
+    for location in locations:
         copy_file(data_folder / location, path.parent / location)
 
 
@@ -174,6 +181,8 @@ def _check_folder(path: Path) -> None:
         raise InvalidModelError(f"Can't write {path}: there is no folder {path.parent}.")
     if path.is_dir():
         raise InvalidModelError(f"Can't write {path}: it is a folder.")
+    if path.exists() and not path.is_file():
+        raise InvalidModelError(f"Can't write {path}: it is a device or a pipe, not a file.")
 
 
 @contextmanager

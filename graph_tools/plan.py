@@ -31,6 +31,15 @@ class Plan:
         """The choice for a site; a site that the plan doesn't name is left alone."""
         return next((c for c in self.choices if c.site == site), Choice(site, False, "the plan doesn't name it"))
 
+    def check_names(self, sites: Sequence[Site]) -> None:
+        """GraphToolsError where the plan names a site that isn't among ``sites``."""
+        names = [site.name for site in sites]
+        for choice in self.choices:
+            if choice.site not in names:
+                raise GraphToolsError(
+                    f"The plan names the site {choice.site!r}; the model has {', '.join(names) or 'none'}."
+                )
+
     def to_json(self) -> str:
         """The plan as a file: one line a site, ``"fuse"`` to be edited."""
         lines = [json.dumps({"site": c.site, "fuse": c.fuse, "reason": c.reason}) for c in self.choices]
@@ -40,7 +49,10 @@ class Plan:
     def from_json(text: str) -> Plan:
         """Reads :meth:`to_json` back; GraphToolsError where it isn't a plan."""
         try:
-            entries: Any = json.loads(text)["sites"]
+            plan = json.loads(text)
+            if not isinstance(plan, dict):
+                raise ValueError("it isn't an object with a list of sites")
+            entries: Any = plan["sites"]
             return Plan(tuple(_read_choice(entry) for entry in entries))
         except (ValueError, KeyError, TypeError) as error:
             raise GraphToolsError(

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from .drawing import SiteDrawing, draw_site
 from .engine.ort_provider import move_to_provider_domain
@@ -140,6 +140,8 @@ def rewrite(
     work = _Work(model, target, training)
     if work.folder is not None:
         external_data.check_data(work.model, work.folder)
+    if plan is not None:
+        plan.check_names(work.sites)
     chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
     if not chosen:
         written = work.write_unchanged(output if copy_unchanged else None, copy_data)
@@ -213,6 +215,12 @@ def verify(
     work = _Work(original, "ort")
     other, folder, _ = _load(rewritten)
     _same_interface(work.model, other)
+    random = [node.name for node in flash_calls(other) if _dropout_rate(node) > 0]
+    if random:
+        raise OrtflashError(
+            f"Node {random[0]!r} draws dropout, so that two runs never agree; verify a model that was exported for "
+            "inference."
+        )
     edits = fused_edits([edit for edit in work.edits.values() if isinstance(edit, SiteEdit)], other)
     verifier = _verifier(work, edits, inputs, shapes, folder)
     sites = verifier.check_sites(edits, other, _counted(progress, "verifying", len(edits)))
@@ -394,6 +402,10 @@ def given_feed(model: ModelProto, inputs: PathLike | Arrays, shapes: Mapping[str
             f"Can't read inputs from {os.fspath(inputs)}: it isn't an .npz file of plain arrays; write it with "
             "numpy.savez(path, **{input name: array})."
         ) from None
+
+
+def _dropout_rate(node: NodeProto) -> float:
+    return next((attribute.f for attribute in node.attribute if attribute.name == "dropout_p"), 0.0)
 
 
 def _same_interface(original: ModelProto, rewritten: ModelProto) -> None:

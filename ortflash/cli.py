@@ -148,7 +148,7 @@ def rewrite(
     with progress_bar() as progress:
         result = api.rewrite(
             model,
-            None if dry_run else output or model.with_suffix(".flash.onnx"),
+            None if dry_run else output or _default_output(model),
             target=target,
             only=only or (),
             skip=skip or (),
@@ -284,6 +284,10 @@ def progress_bar() -> Iterator[Progress]:
             bar.update(tasks[stage], completed=done)
 
         yield advance
+
+
+def _default_output(model: Path) -> Path:
+    return model.with_suffix(".flash.onnx") if model.name else model
 
 
 def _shapes(texts: Sequence[str] | None) -> Mapping[str, Sequence[int]] | None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from ortflash.bench import grids, kernel_cpu, race
 from ortflash.bench.command import app, markdown_of, summary_of, with_tables
 from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
+from ortflash.errors import OrtflashError
 from ortflash.measure import measure
 
 TINY = grids.Shape(1, 2, 16, 8, "float32")
@@ -42,6 +43,13 @@ def test_table_shows_every_candidate_and_leaves_gaps_for_those_that_did_not_run(
     _benchmark().save(tmp_path)
     text = markdown_of(tmp_path)
     assert "| a case | 2 ms, 500 GFLOP/s, 3 MiB | 4 ms |  | 2.00x (slow peer) | 1.0e-06 |" in text
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    for text in ("# Title", "{}", "[]"):
+        (tmp_path / "other.json").write_text(text, encoding="utf-8")
+        with pytest.raises(OrtflashError, match="isn't a file of results"):
+            Benchmark.load(tmp_path / "other.json")
 
 
 def test_summary_is_a_line_a_file(tmp_path: Path) -> None:

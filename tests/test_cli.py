@@ -113,8 +113,9 @@ def test_plan_goes_out_edited_and_back(model: Path, tmp_path: Path) -> None:
     plan.write_text(text.replace("true", "false", 1))
     result = run("rewrite", model, "--plan", plan, "--json")
     assert [site["decision"] for site in json.loads(result.output)["sites"]] == ["skipped", "fused"]
-    plan.write_text("{")
-    assert run("rewrite", model, "--plan", plan).exit_code == 2
+    for broken in ("{", "[]", text.replace("a_weights_node", "nobody", 1)):
+        plan.write_text(broken)
+        assert run("rewrite", model, "--plan", plan).exit_code == 2, broken
 
 
 @pytest.mark.parametrize("suffix", ["json", "md"])

@@ -102,6 +102,23 @@ def test_an_output_elsewhere_is_refused_unless_data_may_be_copied(model: Path, t
     assert api.restore(other / "out.onnx", other / "back.onnx")[1] == 1
 
 
+def test_data_of_another_model_is_never_overwritten(model: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "weights.bin").write_bytes(b"of another model")
+    with pytest.raises(InvalidModelError, match="another file has that name"):
+        ortflash.rewrite(model, elsewhere / "fused.onnx", verify=False, copy_data=True)
+    assert [path.name for path in elsewhere.iterdir()] == ["weights.bin"]
+
+
+def test_an_output_that_is_no_file_is_refused(model: Path) -> None:
+    pipe = model.parent / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidModelError, match="a device or a pipe"):
+        ortflash.rewrite(model, pipe, verify=False)
+    assert pipe.is_fifo()
+
+
 def test_nothing_to_fuse_copies_model_and_data(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -53,6 +53,20 @@ def test_values_and_gradients_are_pytorch_s(kv_heads: int) -> None:
     check_against(expected, actual, [query, key, value, bias], 1e-5)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "row sums", "transposed"])
+def test_an_incoming_gradient_may_have_any_strides(reduce: str) -> None:
+    """It is expanded after a sum and strided after a transposed use: then it is copied, and the copy has to live on."""
+    query, key, value, weight = draw(1, 2, 5, 8), draw(1, 2, 9, 8), draw(1, 2, 9, 8), draw(5, 3)
+    uses = {
+        "sum": lambda output: output.sum(),
+        "row sums": lambda output: output.sum(-1),
+        "transposed": lambda output: output.transpose(-1, -2) @ weight.detach(),
+    }
+    expected = uses[reduce](unfused(query, key, value, 0.0))
+    actual = uses[reduce](flash_attention(query, key, value))
+    check_against(expected, actual, [query, key, value], 1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types(dtype: str) -> None:
     query, key, value = (draw(1, 2, 40, 16, dtype=getattr(torch, dtype)) for _ in range(3))

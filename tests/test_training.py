@@ -53,6 +53,14 @@ def test_a_live_dropout_is_refused_unless_training_is_asked_for() -> None:
     assert "--training" in str(report.to_dict())
 
 
+def test_verify_refuses_what_is_drawn_at_random(tmp_path: Path) -> None:
+    onnx.save(make_model(), tmp_path / "model.onnx")
+    ortflash.rewrite(tmp_path / "model.onnx", tmp_path / "fused.onnx", training=True)
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "model.onnx"), str(tmp_path / "fused.onnx")])
+    assert result.exit_code == 2
+    assert "draws dropout" in result.output
+
+
 def test_it_becomes_the_operator_s_dropout() -> None:
     result = ortflash.rewrite(make_model(), training=True)
     assert [site.decision for site in result.report.sites] == ["fused", "fused"]

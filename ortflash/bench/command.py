@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from ..errors import OrtflashError
+from ..errors import MissingExtraError, OrtflashError
 from .grids import GRIDS
 from .race import Protocol
 from .results import Benchmark, Row, summary
@@ -45,6 +46,8 @@ def kernel(
     """Race single attention calls: ours against ONNX Runtime on the CPU, against PyTorch's backends on a GPU."""
     if grid not in GRIDS:
         raise OrtflashError(f"There is no grid {grid!r}; there are {', '.join(GRIDS)}.")
+    if device == "cuda":
+        _need_torch()
     protocol = _protocol(device, repetitions, pause_ms)
     rows = []
     for shape in GRIDS[grid]:
@@ -102,6 +105,8 @@ def density(
     """On a GPU: time against the density of a block mask, forward and backward, beside dense attention."""
     from .density import problems, race_problem
 
+    _need_torch()
+
     protocol = _protocol("cuda", repetitions, pause_ms)
     rows = []
     for problem in problems(length, head_size):
@@ -134,7 +139,7 @@ def io(
 
 @app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(help="Folder of JSON files.")] = DEFAULT_FOLDER,
+    folder: Annotated[Path, typer.Argument(help="Folder of JSON files.", exists=True)] = DEFAULT_FOLDER,
     into: Annotated[
         Path | None, typer.Option(help="Put it between this file's two marker lines instead.", metavar="README.md")
     ] = None,
@@ -192,6 +197,11 @@ def with_tables(text: str, tables: str) -> str:
     if not (found and closed):
         raise OrtflashError(f"The file lacks the marker lines {begin} and {end}.")
     return f"{head}{begin}\n\n{tables}\n\n{end}{tail}"
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtraError("torch", "torch")
 
 
 def _peer(text: str) -> tuple[str, Path]:

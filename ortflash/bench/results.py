@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import OrtflashError
+
 OURS = "ortflash"
 
 
@@ -76,16 +78,13 @@ class Benchmark:
 
     @classmethod
     def load(cls, path: Path) -> Benchmark:
-        """Read what :meth:`save` wrote."""
-        data = json.loads(path.read_text(encoding="utf-8"))
-        rows = []
-        for row in data["rows"]:
-            figures = {
-                name: Figure(**{**figure, "time_ms": math.nan if figure["time_ms"] is None else figure["time_ms"]})
-                for name, figure in row["figures"].items()
-            }
-            rows.append(Row(row["case"], figures, row["sizes"]))
-        return cls(data["name"], data["command"], data["machine"], data["protocol"], tuple(rows))
+        """Read what :meth:`save` wrote; OrtflashError where the file is another."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            rows = tuple(_read_row(row) for row in data["rows"])
+            return cls(data["name"], data["command"], data["machine"], data["protocol"], rows)
+        except (ValueError, KeyError, TypeError):
+            raise OrtflashError(f"{path} isn't a file of results that ortflash bench wrote.") from None
 
     def markdown(self) -> str:
         """The table, with the machine and the command above it."""
@@ -109,6 +108,14 @@ class Benchmark:
         if len(ratios) > 1:
             lines += ["", f"Geometric mean against the best peer of each row: {geometric_mean(ratios):.2f}x."]
         return "\n".join(lines)
+
+
+def _read_row(row: dict[str, Any]) -> Row:
+    figures = {
+        name: Figure(**{**figure, "time_ms": math.nan if figure["time_ms"] is None else figure["time_ms"]})
+        for name, figure in row["figures"].items()
+    }
+    return Row(row["case"], figures, row["sizes"])
 
 
 def summary(benchmarks: Sequence[Benchmark]) -> str:
