@@ -53,6 +53,9 @@ _Run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, _Body, ctypes.c_v
 class Params(ctypes.Structure):
     """``OrtflashParams`` of c_api.h; made by :func:`make_params`."""
 
+    tensors: Mapping[str, TensorView]
+    """What the struct has addresses of; their owners live as long as it."""
+
     _fields_ = (
         ("struct_bytes", ctypes.c_uint64),
         ("dtype", ctypes.c_int32),
@@ -100,6 +103,9 @@ class Params(ctypes.Structure):
 
 class GradParams(ctypes.Structure):
     """``OrtflashGradParams`` of c_api.h; made by :func:`make_grad_params`."""
+
+    tensors: Mapping[str, TensorView]
+    """As :attr:`Params.tensors`."""
 
     _fields_ = (
         ("struct_bytes", ctypes.c_uint64),
@@ -167,14 +173,16 @@ class TensorView:
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    owner: object = dataclasses.field(default=None, repr=False, compare=False)
+    """What holds the memory, which lives for as long as the view; None where somebody else sees to that."""
 
     @classmethod
     def of_array(cls, array: Array) -> TensorView:
-        """View a NumPy array, which the caller keeps alive.
+        """View a NumPy array.
 
         NumPy leaves the stride of an axis of length 1 open; here it is what a row-major array has.
         """
-        own = cls.contiguous(array.ctypes.data, array.dtype.name, array.shape)
+        own = dataclasses.replace(cls.contiguous(array.ctypes.data, array.dtype.name, array.shape), owner=array)
         if array.size == 0:
             return own
         strides = [0] * array.ndim
@@ -186,10 +194,9 @@ class TensorView:
 
     @classmethod
     def of_tensor(cls, tensor: Any) -> TensorView:
-        """View a torch.Tensor, on any device, which the caller keeps alive."""
-        return cls(
-            tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tuple(tensor.stride())
-        )
+        """View a torch.Tensor, on any device."""
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return cls(tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor)
 
     @classmethod
     def contiguous(cls, pointer: int, dtype: str, shape: tuple[int, ...]) -> TensorView:
@@ -314,6 +321,7 @@ def make_params(
             raise CoreError(f"softmax_lse is {lse.dtype} {list(lse.shape)}; it must be contiguous float32 "
                             f"{list(expected.shape)}.")  # fmt: skip
         params.softmax_lse = lse.pointer
+    params.tensors = dict(tensors)
     return params
 
 
@@ -347,6 +355,7 @@ def make_grad_params(
         params.d_bias_strides = _broadcast("d_attn_bias", bias, full)
     if (sinks := tensors.get("d_sinks")) is not None:
         params.d_sinks = _like("d_sinks", sinks, "sinks", tensors["sinks"]).pointer
+    params.tensors = dict(tensors)
     return params
 
 
@@ -486,7 +495,7 @@ class CoreLibrary:
         """Run the call; on CUDA, enqueue it on ``stream``.
 
         Args:
-            params: From :func:`make_params`; its tensors stay alive until the call (on CUDA: the stream) is done.
+            params: From :func:`make_params`; on CUDA the caller keeps it until the stream is done with its tensors.
             device: Where the tensors are.
             workspace: Address of :meth:`workspace_size` bytes on the device, aligned to 256.
             stream: A ``cudaStream_t`` as a number.

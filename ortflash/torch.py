@@ -172,8 +172,7 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]
         wanted = ["query", "key", "value", *(name for name in ("attn_bias", "sinks") if needs[name])]
         gradients = {name: torch.empty_like(tensors[name], memory_format=torch.contiguous_format) for name in wanted}
         written = {f"d_{name}": gradient for name, gradient in gradients.items()}
-        readable = _readable(d_output)  # a name of its own: views hold addresses, not tensors
-        views = _views({**tensors, "d_output": readable, **written})
+        views = _views({**tensors, "d_output": _readable(d_output), **written})
         params = core.make_grad_params(views, deterministic=ctx.deterministic, **asdict(ctx.attributes))
         _run(params, d_output.device)
         return (None, None, *(gradients[name] if needs[name] else None for name in _INPUTS))
@@ -200,7 +199,6 @@ def _readable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _views(tensors: Mapping[str, torch.Tensor]) -> dict[str, core.TensorView]:
-    """Addresses of the tensors, which the caller keeps alive until the call is done."""
     return {name: core.TensorView.of_tensor(tensor) for name, tensor in tensors.items()}
 
 

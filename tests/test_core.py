@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,16 @@ def check_case(case: AttentionCase, **options: Any) -> None:
 
 def test_the_portable_implementation_is_always_there() -> None:
     assert IMPLEMENTATIONS[-1] == "cpu-portable"
+
+
+def test_params_hold_what_they_have_addresses_of() -> None:
+    arrays = {name: np.ones((1, 1, 4, 8), np.float32) for name in ("query", "key", "value", "output")}
+    watched = [weakref.ref(array) for array in arrays.values()]
+    params = core.make_params({name: core.TensorView.of_array(array) for name, array in arrays.items()})
+    arrays.clear()
+    assert all(reference() is not None for reference in watched)
+    del params
+    assert all(reference() is None for reference in watched)
 
 
 @pytest.mark.parametrize("case", [*CASES, *DROPOUT], ids=lambda case: case.name)

@@ -95,7 +95,6 @@ def _ours(shape: Shape, tensors: dict[str, Any], implementation: str) -> tuple[C
     def call() -> Gradients:
         stream = torch.cuda.current_stream().cuda_stream
         library.backward(params, "cuda", workspace=workspace.data_ptr(), stream=stream, implementation=implementation)
-        # params holds addresses only; that `given` is named here keeps its tensors alive.
         return given["d_query"], given["d_key"], given["d_value"]
 
     return call, library.describe(params, "cuda", implementation)

@@ -169,10 +169,7 @@ def run(call: Call, implementation: str) -> tuple[Any, Any | None] | None:
     given = {**t, "output": output}
     if call.return_lse:
         given["softmax_lse"] = torch.full(shape[:3], math.nan, device="cuda")
-    views = {
-        name: core.TensorView(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), tuple(x.stride()))
-        for name, x in given.items()
-    }
+    views = {name: core.TensorView.of_tensor(tensor) for name, tensor in given.items()}
     params = core.make_params(views, **call.attributes)
     library = core.library()
     try:

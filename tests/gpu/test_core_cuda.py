@@ -238,10 +238,7 @@ def test_a_captured_graph_follows_its_inputs(form: str) -> None:
     mask = torch.ones(2, 1, 1, 300, device="cuda", dtype=torch.bool)
     tensors = {"query": q, "key": k, "value": v, "output": output}
     tensors |= {"bias": {"attn_bias": bias}, "padding": {"attn_mask": mask}}.get(form, {})
-    views = {
-        name: core.TensorView(x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), tuple(x.stride()))
-        for name, x in tensors.items()
-    }
+    views = {name: core.TensorView.of_tensor(tensor) for name, tensor in tensors.items()}
     library, params = core.library(), core.make_params(views, is_causal=int(form == "causal"))
     assert library.workspace_size(params, "cuda") == 0
 
