@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,10 +43,3 @@ def _cuda_context() -> Iterator[None]:
     context.push()
     yield
     context.pop()
-
-
-@pytest.fixture
-def alone_on_the_device() -> None:
-    """For tests that watch the device's free memory or the clock, which other workers disturb."""
-    if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
-        pytest.skip("watches the device's memory or the clock: run it without pytest's -n")

@@ -2,8 +2,10 @@
 # `make gpu-test`: the tests that need an NVIDIA GPU, with this machine's own python3; installs nothing, needs no index.
 #
 # What the machine lacks may lie in .gpu/ (never committed): wheels/*.whl (PyCUDA and what it imports), onnxruntime-gpu
-# as a tree at .gpu/ort, ONNX Runtime's headers at .gpu/headers. Arguments go to pytest.
-# Environment: PYTHON (python3), ORTFLASH_LIBRARY_DIR (a folder with built libraries; by default they are built here).
+# as a tree at .gpu/ort, ONNX Runtime's headers at .gpu/headers. Arguments go to pytest, which runs twice: with workers
+# where pytest-xdist is there, then by itself for the tests that watch the device's memory or the clock.
+# Environment: PYTHON (python3), ORTFLASH_LIBRARY_DIR (a folder with built libraries; by default they are built here),
+# WORKERS (how many at once; 12).
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3}
@@ -43,4 +45,25 @@ if [ -z "${ORTFLASH_LIBRARY_DIR:-}" ]; then
   done
   export ORTFLASH_LIBRARY_DIR
 fi
-exec "$python" -m pytest -p no:benchmark -m gpu tests/gpu "$@"
+
+# run MARKS [ARGUMENT...]: one pass. That -k selects tests of the other pass alone is no failure.
+run() {
+  marks=$1
+  shift
+  code=0
+  "$python" -m pytest -p no:benchmark -m "$marks" tests/gpu "$@" || code=$?
+  case $code in
+    0) ran=1 ;;
+    5) ;;
+    *) ran=1 failed=$code ;;
+  esac
+}
+failed=0 ran=0
+if "$python" -c 'import xdist' 2>/dev/null; then
+  run "gpu and not alone" -n "${WORKERS:-12}" "$@"
+else
+  run "gpu and not alone" "$@"
+fi
+run "gpu and alone" "$@"
+[ $ran = 1 ] || fail "no test was run: PyCUDA is missing, or the arguments select none."
+exit $failed

@@ -261,7 +261,7 @@ def test_a_captured_graph_follows_its_inputs(form: str) -> None:
     assert (output.double() - expected).abs().max() < 4e-3
 
 
-@pytest.mark.usefixtures("alone_on_the_device")
+@pytest.mark.alone
 def test_a_call_takes_little_of_the_host() -> None:
     """Under 8 us for the C function as called from Python, tensor maps included: median of 10,000."""
     case = AttentionCase("host", batch=2, num_heads=4, q_len=128, head_size=64, dtype="float16", is_causal=1)

@@ -157,7 +157,7 @@ def test_the_users_stream_is_used() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- threads
-@pytest.mark.usefixtures("alone_on_the_device")
+@pytest.mark.alone
 def test_eight_threads_on_one_session_give_the_same_bits_in_flat_memory() -> None:
     lengths = [1, 17, 64, 100, 129, 250, 333, 512]
     cases = [half_case(q_len=length, head_size=64, bias="1NST", mask="B11T") for length in lengths]
@@ -186,7 +186,7 @@ def test_eight_threads_on_one_session_give_the_same_bits_in_flat_memory() -> Non
     assert held[0] - held[1] <= 32 << 20
 
 
-@pytest.mark.usefixtures("alone_on_the_device")
+@pytest.mark.alone
 def test_memory_does_not_grow_with_runs() -> None:
     case = half_case(q_len=1, kv_len=4000, causal_alignment="bottom_right")  # split keys: uses a workspace
     session = make_cuda_session(model_of(case))
@@ -210,7 +210,7 @@ def test_register_twice_and_two_sessions() -> None:
     np.testing.assert_array_equal(*outputs)
 
 
-@pytest.mark.usefixtures("alone_on_the_device")
+@pytest.mark.alone
 def test_a_hundred_sessions_come_and_go() -> None:
     case = half_case(q_len=8)
     model, inputs = model_of(case), case.make_inputs()
