@@ -32,8 +32,8 @@ from .graph_tools.restore import restore_calls
 from .graph_tools.rewrite import apply_edits, flash_calls
 from .graph_tools.scopes import default_opset
 from .graph_tools.validate import check_model
-from .inputs import ATTEMPTS, Feed, generate_feeds, load_feed
-from .verify import Verification, Verifier, fused_edits, notes_of
+from .inputs import ATTEMPTS, LONG_BATCH, LONGEST, Feed, generate_feeds, load_feed, longer_feeds
+from .verify import LARGEST_SCORES, Verification, Verifier, fused_edits, notes_of, widest_window
 
 PathLike = str | os.PathLike[str]
 Target = Literal["ort", "ort-trt", "onnx"]
@@ -222,7 +222,7 @@ def verify(
             "inference."
         )
     edits = fused_edits([edit for edit in work.edits.values() if isinstance(edit, SiteEdit)], other)
-    verifier = _verifier(work, edits, inputs, shapes, folder)
+    verifier = _verifier(work, edits, inputs, shapes, other, folder)
     sites = verifier.check_sites(edits, other, _counted(progress, "verifying", len(edits)))
     outputs = verifier.check_model(other)
     return Verification(tuple(sites), tuple(outputs), (*verifier.notes, *notes_of(sites, outputs)))
@@ -366,16 +366,31 @@ def _verifier(
     edits: Sequence[SiteEdit],
     inputs: PathLike | Arrays | None,
     shapes: Mapping[str, Sequence[int]] | None,
+    rewritten: ModelProto | None = None,
     rewritten_folder: Path | None = None,
 ) -> Verifier:
-    """A verifier whose original has run: on the given inputs, or on the first generated ones that it takes."""
+    """A verifier whose original has run: on the given inputs, or on the first generated ones that it takes.
+
+    Generated ones go past the windows of ``rewritten``, or of the edits without it, where that doesn't take long.
+    """
     failure = ""
+    if rewritten is None:
+        calls: list[Mapping[str, Any]] = [edit.call.attributes for edit in edits]
+    else:
+        calls = [{one.name: one.i for one in call.attribute} for call in flash_calls(rewritten)]
+    past = max(map(widest_window, calls), default=0)
+    heads = sum(edit.site.form.query.num_heads or 1 for edit in edits if edit.site.form is not None)
+    if LONG_BATCH * heads * (past + LONGEST) ** 2 > LARGEST_SCORES:
+        past = 0
     for attempt in range(1 if inputs is not None else ATTEMPTS):
         if inputs is None:
             feeds = generate_feeds(work.model, shapes=shapes, attempt=attempt)
         else:
             feeds = [given_feed(work.model, inputs, shapes)]
-        verifier = Verifier(work.model, feeds, work.folder, rewritten_folder=rewritten_folder)
+        longer = []
+        if inputs is None:
+            longer = longer_feeds(work.model, shapes=shapes, attempt=attempt, past=past)
+        verifier = Verifier(work.model, feeds, work.folder, rewritten_folder=rewritten_folder, longer=longer)
         try:
             verifier.observe(edits)
         except OrtflashError as error:

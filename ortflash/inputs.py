@@ -1,7 +1,8 @@
 """Inputs for a model that nobody gave inputs for: token ids, padded masks, positions, images, caches.
 
 Dimensions that the model leaves open get small sizes that hurt: a batch whose rows are full, padded on the right and
-padded on the left, and lengths that are prime.
+padded on the left, and lengths that are prime. Longer ones show what small ones can't: a window, a length or a block
+that no short sequence reaches.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ _LENGTHS = ((13, 11, 17, 19, 23), (13,), (64,))
 _IMAGE_SIZES = (64, 64, 224)
 ATTEMPTS = len(_LENGTHS)
 """How many ways there are to choose open sizes."""
+
+_LONG_LENGTHS = (
+    ((271, 277, 281, 283, 293), (271,), (320,)),
+    ((113, 127, 109, 107, 103), (113,), (128,)),
+    ((61, 59, 53, 47, 43), (61,), (64,)),
+)
+"""The same for the longer run; the later rows are for models that have positions for fewer."""
+LONGEST = max(_LONG_LENGTHS[0][0])
+"""What the longer run goes to unless a window asks for more."""
+LONG_BATCH = 2
+"""Rows of the longer run: one full, one padded."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +81,35 @@ def generate_feeds(
     ``attempt`` (below :data:`ATTEMPTS`) chooses other sizes for open dimensions, for models that don't run with these.
     """
     specs = input_specs(model)
-    sizes = _bind(specs, shapes or {}, attempt)
+    sizes = _bind(specs, shapes or {}, _Choice(_LENGTHS[attempt], _IMAGE_SIZES[attempt], _BATCH))
     batch = next((_size(spec.dims[0], sizes) for spec in specs if _is_mask(spec) and spec.dims), 0)
     variants = [0] if batch in (0, *range(3, 1 + max(batch, 3))) else [1, 2]
     vocabularies = _vocabularies(model.graph)
+    return [_feed(specs, sizes, vocabularies, seed, variant) for variant in variants]
+
+
+def longer_feeds(
+    model: ModelProto,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    attempt: int = 0,
+    past: int = 0,
+    seed: int = 0,
+) -> list[tuple[int, Feed]]:
+    """Feeds of longer sequences to try in turn, for a model that runs on :func:`generate_feeds` of this ``attempt``.
+
+    Each with its shortest length. ``past`` is a length to go beyond. There are none where no length is open.
+    """
+    specs = input_specs(model)
+    vocabularies = _vocabularies(model.graph)
+    short = _bind(specs, shapes or {}, _Choice(_LENGTHS[attempt], _IMAGE_SIZES[attempt], LONG_BATCH))
     feeds = []
-    for variant in variants:
-        rng = np.random.default_rng(seed)
-        feeds.append({spec.name: _values(spec, sizes, vocabularies, rng, variant) for spec in specs})
+    for add in dict.fromkeys((past, 0)):
+        for lengths in _LONG_LENGTHS:
+            choice = _Choice(tuple(add + length for length in lengths[attempt]), _IMAGE_SIZES[attempt], LONG_BATCH)
+            sizes = _bind(specs, shapes or {}, choice)
+            if sizes != short:
+                feeds.append((min(choice.lengths), _feed(specs, sizes, vocabularies, seed, 0)))
     return feeds
 
 
@@ -109,7 +142,24 @@ def _spec(value: ValueInfoProto) -> InputSpec:
     return InputSpec(value.name, value.type.tensor_type.elem_type, tuple(dims))
 
 
-def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], attempt: int) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Choice:
+    """What open dimensions get."""
+
+    lengths: tuple[int, ...]
+    """In turn."""
+    image_size: int
+    batch: int
+
+
+def _feed(
+    specs: Sequence[InputSpec], sizes: Mapping[str, int], vocabularies: Mapping[str, int], seed: int, variant: int
+) -> Feed:
+    rng = np.random.default_rng(seed)
+    return {spec.name: _values(spec, sizes, vocabularies, rng, variant) for spec in specs}
+
+
+def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], choice: _Choice) -> dict[str, int]:
     """A size for every open dimension: given ones first, then by what the name says."""
     sizes: dict[str, int] = {}
     by_name = {spec.name: spec for spec in specs}
@@ -124,11 +174,11 @@ def _bind(specs: Sequence[InputSpec], shapes: Mapping[str, Sequence[int]], attem
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
                 raise OrtflashError(f"The given shapes make the dimension {dim!r} both {sizes[dim]} and {size}.")
     fixed = set(sizes)
-    lengths = itertools.cycle(_LENGTHS[attempt])
+    lengths = itertools.cycle(choice.lengths)
     for spec in specs:
         for axis, dim in enumerate(spec.dims):
             if isinstance(dim, str) and dim not in sizes and not _is_sum(dim):
-                sizes[dim] = _guess(spec, axis, lengths, _IMAGE_SIZES[attempt])
+                sizes[dim] = _guess(spec, axis, lengths, choice)
     return sizes | _cache_sizes(specs, sizes, fixed)
 
 
@@ -152,16 +202,16 @@ def _is_past(spec: InputSpec) -> bool:
     return len(spec.dims) == 4 and "past" in name and not re.search("cross|encoder", name)
 
 
-def _guess(spec: InputSpec, axis: int, lengths: Iterator[int], image_size: int) -> int:
+def _guess(spec: InputSpec, axis: int, lengths: Iterator[int], choice: _Choice) -> int:
     name = str(spec.dims[axis]).lower()
-    if "batch" in name or (axis == 0 and len(spec.dims) > 1):
-        return _BATCH
+    if "batch" in name or (axis == 0 and len(spec.dims) > 1 and not re.search("seq|len|time|frame|token", name)):
+        return choice.batch
     if "channel" in name:
         return 3
     channels = spec.dims[1] if len(spec.dims) == 4 else None
     is_image = _is_float(spec) and isinstance(channels, int) and channels <= _MAX_CHANNELS
     if re.search("height|width", name) or (is_image and all(isinstance(dim, str) for dim in spec.dims[2:])):
-        return image_size
+        return choice.image_size
     return next(lengths)
 
 

@@ -35,7 +35,13 @@ def run_model(
     ``folder`` is where its external data lies. Raises OrtflashError where ONNX Runtime doesn't take the model or the
     inputs, with the first line of what it says.
     """
-    session = create_session(model, folder=folder, optimise=optimise)
+    return run_session(create_session(model, folder=folder, optimise=optimise), feed, outputs)
+
+
+def run_session(
+    session: Any, feed: Mapping[str, npt.NDArray[np.generic]], outputs: Sequence[str] | None = None
+) -> Values:
+    """The same with a session, which can be run again."""
     names = list(outputs) if outputs is not None else [output.name for output in session.get_outputs()]
     known = {value.name for value in session.get_inputs()}
     try:

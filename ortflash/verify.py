@@ -26,9 +26,10 @@ from .extract import Cutter, Piece, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.normal_form import AttentionForm
 from .graph_tools.op_schema import schema
+from .graph_tools.rearrange import from_pattern
 from .graph_tools.scopes import Scope, all_scopes
 from .inputs import Feed
-from .runner import Values, run_model
+from .runner import Values, create_session, run_model, run_session
 from .widen import in_float32, in_float64
 
 PEAKED_DEVIATION = 3.0
@@ -59,6 +60,10 @@ class SiteCheck:
     comparisons: tuple[Comparison, ...]
     failure: str = ""
     """Why it couldn't be compared at all; "" where it could."""
+    unreached_window: int = 0
+    """A window of the fused op, in keys, that no run was long enough to show; 0 where there is none."""
+    keys: int = 0
+    """The longest key sequence that it was compared on, where that is known."""
 
     @property
     def passed(self) -> bool:
@@ -148,6 +153,9 @@ class Verifier:
     folder: Path | None = None
     rewritten_folder: Path | None = None
     seed: int = 0
+    longer: Sequence[tuple[int, Feed]] = ()
+    """Lengths, and feeds of such sequences, to try in turn: the first that the original runs on joins ``feeds``."""
+    _too_long: str = field(init=False, default="")
     _cutter: Cutter = field(init=False)
     _scopes: dict[str, Scope] = field(init=False)
     _outputs: list[str] = field(init=False)
@@ -168,8 +176,7 @@ class Verifier:
         checks = []
         for edit in edits:
             try:
-                comparisons = self._check_site(edit, cutter)
-                checks.append(SiteCheck(edit.site.name, tuple(comparisons)))
+                checks.append(self._check_site(edit, cutter))
             except OrtflashError as error:
                 checks.append(SiteCheck(edit.site.name, (), str(error)))
             if progress:
@@ -182,11 +189,11 @@ class Verifier:
         rewritten = self._as_run(rewritten)
         worst: dict[str, Comparison] = {}
         floor = max(WHOLE_MODEL_FLOOR[elem_type] for elem_type in float_types(self.original))
-        for feed, observed in zip(self.feeds, self._observed, strict=True):
-            reordered = run_model(self.original, feed, self._outputs, folder=self.folder, optimise=False)
-            actual = run_model(rewritten, feed, self._outputs, folder=self.rewritten_folder or self.folder)
+        reordered = self._run(create_session(self.original, folder=self.folder, optimise=False), self._outputs)
+        ours = self._run(create_session(rewritten, folder=self.rewritten_folder or self.folder), self._outputs)
+        for actual, expected, observed in zip(ours, reordered, self._observed, strict=True):
             for name in self._outputs:
-                found = compare_outputs(actual[name], reordered[name], observed[name], floor)
+                found = compare_outputs(actual[name], expected[name], observed[name], floor)
                 if name not in worst or margin(found) > margin(worst[name]):
                     worst[name] = found
         return [OutputCheck(name, comparison) for name, comparison in worst.items()]
@@ -208,29 +215,53 @@ class Verifier:
             return
         try:
             with _outputs_added(self.original, names):
-                self._observed = [
-                    run_model(self.original, feed, names, folder=self.folder) | dict(feed) for feed in self.feeds
-                ]
+                session = create_session(self.original, folder=self.folder)
+            observed = self._run(session, names)
+            self._observed = [values | dict(feed) for values, feed in zip(observed, self.feeds, strict=True)]
+            self._observe_longer(session, names)
         except OrtflashError:
             if self._in_float32 or TensorProto.BFLOAT16 not in float_types(self.original):
                 raise
             self._in_float32 = True
             self.original = in_float32(self.original, self.folder)
-            self.feeds = [{name: as_float32(array) for name, array in feed.items()} for feed in self.feeds]
+            self.feeds = [_feed_as_float32(feed) for feed in self.feeds]
+            self.longer = [(length, _feed_as_float32(feed)) for length, feed in self.longer]
             self.__post_init__()
             self.observe(edits)
+
+    def _run(self, session: Any, names: Sequence[str]) -> list[Values]:
+        return [run_session(session, feed, names) for feed in self.feeds]
+
+    def _observe_longer(self, session: Any, names: Sequence[str]) -> None:
+        longer, self.longer = self.longer, ()
+        failure = ""
+        for length, feed in longer:
+            try:
+                self._observed.append(run_session(session, feed, names) | dict(feed))
+            except OrtflashError as error:
+                failure = str(error)
+            else:
+                self.feeds = [*self.feeds, feed]
+                if failure:
+                    self._too_long = f"No sequences much longer than {length} were compared: {failure}"
+                return
+        if failure:
+            self._too_long = f"Only short sequences were compared: {failure}"
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know of how it was compared."""
-        if not self._in_float32:
-            return ()
-        return ("Compared in fp32: ONNX Runtime has no bf16 kernels for this model on the CPU.",)
+        notes = []
+        if self._in_float32:
+            notes.append("Compared in fp32: ONNX Runtime has no bf16 kernels for this model on the CPU.")
+        if self._too_long:
+            notes.append(self._too_long)
+        return tuple(notes)
 
     def _as_run(self, rewritten: ModelProto) -> ModelProto:
         return in_float32(rewritten, self.rewritten_folder or self.folder) if self._in_float32 else rewritten
 
-    def _check_site(self, edit: SiteEdit, rewritten: Cutter) -> list[Comparison]:
+    def _check_site(self, edit: SiteEdit, rewritten: Cutter) -> SiteCheck:
         """Original against fused on each feed, with terms as observed and, where they stand alone, drawn at random.
 
         A mask that the original joins with what it was made of (``where(cast(m), low, 1 - m)``) follows from data that
@@ -239,9 +270,11 @@ class Verifier:
         original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         comparisons = []
+        window, keys = _largest_window(fused), 0
         for number in range(len(self.feeds)):
             names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
             values = self._values(edit, names, number)
+            keys = max(keys, _key_length(edit, values))
             follow_data = any(values[name].ndim > 1 for name in original.extra_inputs)
             for terms in ("observed",) if follow_data else ("observed", "drawn"):
                 drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn")
@@ -249,7 +282,8 @@ class Verifier:
                     continue
                 exact = _scores_of(edit, drawn) <= LARGEST_SCORES
                 comparisons.append(self._compare_pieces(original, fused, rewritten.model, drawn, exact=exact))
-        return comparisons
+        unreached = window if 0 < keys <= window + 1 else 0
+        return SiteCheck(edit.site.name, tuple(comparisons), unreached_window=unreached, keys=keys)
 
     def _compare_pieces(
         self, original: Piece, fused: Piece, rewritten: ModelProto, values: Mapping[str, Any], *, exact: bool
@@ -397,13 +431,18 @@ def run_in_float64(model: ModelProto, values: Mapping[str, npt.NDArray[Any]]) ->
 
 
 def notes_of(sites: Sequence[SiteCheck], outputs: Sequence[OutputCheck]) -> tuple[str, ...]:
-    """Sentences about rows that are NaN in the original and 0 in ours."""
+    """Sentences about rows that are NaN in the original and 0 in ours, and windows that no run reached."""
     notes = []
     for check in sites:
         concerned = [comparison for comparison in check.comparisons if comparison.empty_rows]
         if concerned:
             rows, total = sum(c.empty_rows for c in concerned), sum(c.rows for c in concerned)
             notes.append(f"Site {check.site!r}: {rows} of {total} rows are NaN in the original and 0 in ours.")
+        if check.unreached_window:
+            notes.append(
+                f"Site {check.site!r}: no run was long enough to show its window of {check.unreached_window} keys; the "
+                f"longest had {check.keys}. Give longer ones with --shape or --inputs."
+            )
     for output in outputs:
         if output.comparison.empty_rows:
             rows, total = output.comparison.empty_rows, output.comparison.rows
@@ -433,6 +472,28 @@ def _scores_of(edit: SiteEdit, values: Values) -> int:
     batch_and_heads = [form.sizes.get(letter) for axis in "BM" for letter in form.op_axes.get(axis, "").split()]
     separate = math.prod(size for size in batch_and_heads if isinstance(size, int))
     return rows * max(1, key_rows // max(1, separate))
+
+
+def _key_length(edit: SiteEdit, values: Values) -> int:
+    """T; 0 where the border doesn't tell."""
+    form = edit.site.form
+    if form is None or "key" not in edit.border:
+        return 0
+    letters = tuple(form.op_axes.get("T", "t").split())
+    shape: tuple[int, ...] = values[edit.border["key"]].shape
+    axes = from_pattern(form.key.axes)
+    return shape[axes.index(letters)] if len(axes) == len(shape) and letters in axes else 0
+
+
+def _largest_window(piece: Piece) -> int:
+    """The widest finite window of the piece's FlashAttention nodes, in keys; 0 where there is none."""
+    calls = [node for node in piece.nodes if schema().matches(node)]
+    return max([0, *(widest_window({one.name: one.i for one in call.attribute}) for call in calls)])
+
+
+def widest_window(attributes: Mapping[str, Any]) -> int:
+    """The wider of a FlashAttention node's finite windows, in keys; 0 where there is none."""
+    return max(0, *(int(attributes.get(name, 0)) for name in ("window_left", "window_right")))
 
 
 def _head_size(form: AttentionForm, edit: SiteEdit, values: Values) -> int:
@@ -510,6 +571,10 @@ def _levels(scope: Scope) -> list[Scope]:
 def as_float32(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """fp16 and bf16 widened; everything else as it is."""
     return array.astype(np.float32) if _is_float(array) and array.dtype.itemsize < 4 else array
+
+
+def _feed_as_float32(feed: Feed) -> Feed:
+    return {name: as_float32(array) for name, array in feed.items()}
 
 
 def _is_float(array: npt.NDArray[Any]) -> bool:

@@ -20,8 +20,8 @@ from ortflash.errors import OrtflashError
 from ortflash.extract import Cutter
 from ortflash.graph_tools.edits import SiteEdit
 from ortflash.graph_tools.find import Analysis
-from ortflash.graph_tools.rewrite import apply_edits
-from ortflash.inputs import generate_feeds, load_feed, parse_shape
+from ortflash.graph_tools.rewrite import apply_edits, flash_calls
+from ortflash.inputs import generate_feeds, load_feed, longer_feeds, parse_shape
 from ortflash.verify import Verifier, draw, run_in_float64
 from ortflash.widen import in_float64
 
@@ -189,6 +189,78 @@ def test_verify_of_an_unfused_copy_finds_no_site() -> None:
     assert result.passed
     assert not result.sites
     assert result.largest_error == 0.0
+
+
+# ----------------------------------------------------------------------------------------------------- longer sequences
+
+
+def with_window(model: ModelProto, keys: int) -> ModelProto:
+    """The model rewritten, and its fused node tampered with: it looks back ``keys`` keys only."""
+    rewritten = ortflash.rewrite(model, verify=False).model
+    (call,) = flash_calls(rewritten)
+    next(attribute for attribute in call.attribute if attribute.name == "window_left").i = keys
+    return rewritten
+
+
+@pytest.mark.parametrize("keys", [22, 63, 200, 1000])
+def test_a_window_that_no_short_sequence_shows_is_caught(keys: int) -> None:
+    model = model_of(Block())
+    assert api.verify(model, ortflash.rewrite(model, verify=False).model).passed
+    result = api.verify(model, with_window(model, keys))
+    assert not result.sites[0].passed
+    assert not result.model_passed
+
+
+def test_a_window_that_no_run_reaches_is_said() -> None:
+    """Longer sequences than its lengths allow would take a machine of its own."""
+    model = model_of(Block())
+    result = api.verify(model, with_window(model, 100_000))
+    assert result.passed
+    [note] = result.notes
+    assert note.startswith("Site 'weights_node': no run was long enough to show its window of 100000 keys; the longest")
+    [note] = api.verify(model, with_window(model, 12), shapes={"query": (2, 2, 13, 8)}).notes
+    assert "its window of 12 keys; the longest had 13" in note
+
+
+def positions_added(rows: int) -> ModelProto:
+    """A model with a table of ``rows`` positions, as BERT has one of 512."""
+    model = model_of(Block())
+    table = numpy_helper.from_array(np.ones((1, 1, rows, 1), np.float32), "table")
+    model.graph.initializer.extend([table, numpy_helper.from_array(np.array(0), "zero")])
+    model.graph.initializer.extend([numpy_helper.from_array(np.array(n), name) for n, name in ((2, "two"), (1, "one"))])
+    model.graph.node[-1].output[0] = "plain"
+    nodes = [
+        helper.make_node("Shape", ["query"], ["shape"]),
+        helper.make_node("Gather", ["shape", "two"], ["rows"]),
+        helper.make_node("Range", ["zero", "rows", "one"], ["positions"]),
+        helper.make_node("Gather", ["table", "positions"], ["embedded"], axis=2),
+        helper.make_node("Add", ["plain", "embedded"], ["output"]),
+    ]
+    model.graph.node.extend(nodes)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        (40, "Only short sequences were compared: "),
+        (128, "No sequences much longer than 103 were compared: "),
+        (512, ""),
+    ],
+)
+def test_what_a_model_can_t_take_is_said(rows: int, note: str) -> None:
+    result = ortflash.rewrite(positions_added(rows))
+    assert result.exit_code == 0
+    notes = [text for text in result.report.notes if "compared" in text]
+    assert [text.startswith(note) and "can't run" in text for text in notes] == ([True] if note else [])
+
+
+def test_given_inputs_and_fixed_sizes_have_no_longer_run() -> None:
+    model = model_of(Block())
+    assert ortflash.rewrite(model, inputs=feed_for(model)).report.notes == ()
+    assert longer_feeds(model, shapes={"query": (1, 2, 5, 8)}) == []
+    lengths = [(length, feed["query"].shape) for length, feed in longer_feeds(model)]
+    assert lengths == [(length, (2, 2, first, 8)) for length, first in ((271, 271), (103, 113), (43, 61))]
 
 
 # ------------------------------------------------------------------------------------------------------ the criterion
