@@ -32,15 +32,18 @@ inline std::string& log_text() {
 
 namespace abi = ortflash::trt::abi;
 
-// From any thread. ORTFLASH_DRIVER_LOG: to stderr too, as it comes, with the seconds since the first.
+// From any thread. ORTFLASH_DRIVER_LOG: to stderr too, as it comes, with the seconds since the first. A builder says tens
+// of thousands of verbose lines: they are never kept, and shown where the variable says "verbose".
 inline void keep(abi::Severity severity, const char* message) {
   static std::mutex mutex;
   static const auto began = std::chrono::steady_clock::now();
-  if (severity == abi::Severity::kVERBOSE) return;  // a builder says tens of thousands of these
+  static const char* const shown = std::getenv("ORTFLASH_DRIVER_LOG");
+  const bool verbose = severity == abi::Severity::kVERBOSE;
+  if (verbose && (shown == nullptr || std::strcmp(shown, "verbose") != 0)) return;
   const std::lock_guard<std::mutex> lock(mutex);
   const std::string line = std::to_string(static_cast<int>(severity)) + " " + message + "\n";
-  log_text() += line;
-  if (std::getenv("ORTFLASH_DRIVER_LOG") == nullptr) return;
+  if (!verbose) log_text() += line;
+  if (shown == nullptr) return;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - began;
   std::fprintf(stderr, "%7.2f s  %s", elapsed.count(), line.c_str());
 }

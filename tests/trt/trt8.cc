@@ -59,6 +59,16 @@ void* create(const char* function) {
 
 void destroy(void* object) { delete static_cast<Object*>(object); }
 
+// For whoever watches ORTFLASH_DRIVER_LOG: each of these steps can take long.
+void say(const char* step) { keep(abi::Severity::kINFO, step); }
+
+void* make_builder() {
+  say("driver: creating a builder");
+  void* builder = create("createInferBuilder_INTERNAL");
+  say("driver: the builder is there");
+  return builder;
+}
+
 // What TensorRT measured in earlier builds of this process: layers that two engines share get the same kernels.
 std::string& measured() {
   static std::string measured;
@@ -112,7 +122,7 @@ DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char
                                const DriverTensor* least, const DriverTensor* typical, const DriverTensor* most,
                                int32_t count, int32_t fp16, int32_t optimization_level,
                                size_t workspace_bytes) {
-  static void* const builder = create("createInferBuilder_INTERNAL");  // takes seconds; the process keeps it
+  static void* const builder = make_builder();  // takes seconds; the process keeps it
   if (builder == nullptr) return nullptr;
   void* network = call<void*>(builder, slots::kBuilderCreateNetwork, uint32_t{1} << slots::kExplicitBatch);
   const auto make_parser =
@@ -137,7 +147,9 @@ DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char
       call<int32_t>(config, slots::kConfigAddProfile, profile);
     }
     void* cache = use_measured(config);
+    say("driver: building");
     plan = call<void*>(builder, slots::kBuilderBuild, network, config);
+    say("driver: built");
     keep_measured(config);
     destroy(cache);
     destroy(config);
