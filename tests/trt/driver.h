@@ -32,8 +32,8 @@ inline std::string& log_text() {
 
 namespace abi = ortflash::trt::abi;
 
-// From any thread. ORTFLASH_DRIVER_LOG: to stderr too, as it comes, with the seconds since the first. A builder says tens
-// of thousands of verbose lines: they are never kept, and shown where the variable says "verbose".
+// From any thread. ORTFLASH_DRIVER_LOG: to stderr too, as it comes, with the seconds since the first. A builder says
+// tens of thousands of verbose lines: they are never kept, and shown where the variable says "verbose".
 inline void keep(abi::Severity severity, const char* message) {
   static std::mutex mutex;
   static const auto began = std::chrono::steady_clock::now();

@@ -116,6 +116,10 @@ class Driver:
         """Give the plugin a logger finder as this TensorRT has it (10.0.0 is 100000); none for 0."""
         self._c.driver_set_version(ctypes.c_void_p(self.library), version)
 
+    def use_registry(self, infer: str | Path, plugin: str | Path) -> bool:
+        """Take creators from TensorRT 8.6.0's own registry, which loads ``plugin`` (version 2); whether it did."""
+        return bool(self._c.driver_use_registry(str(infer).encode(), str(plugin).encode()))
+
     def log(self) -> str:
         """What was logged since the last call: lines led by their severity, 1 for errors."""
         text: bytes = self._c.driver_log()

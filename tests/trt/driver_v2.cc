@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "driver.h"
+#include "trt8_slots.h"
 
 namespace {
 
@@ -10,7 +11,15 @@ using namespace nvinfer1;
 
 IPluginV2DynamicExt& plugin_of(void* plugin) { return *static_cast<IPluginV2DynamicExt*>(plugin); }
 
+// TensorRT's own plugin registry, once driver_use_registry() was called.
+void* registry = nullptr;
+
 IPluginCreator& creator_of(void* library) {
+  if (registry != nullptr) {
+    using Find = IPluginCreator* (*)(void*, const char*, const char*, const char*);
+    const auto find = reinterpret_cast<Find>((*static_cast<void***>(registry))[slots::kRegistryGetCreator]);
+    return *find(registry, "FlashAttention", "1", "ortflash");
+  }
   const auto get = reinterpret_cast<IPluginCreator* const* (*)(int32_t&)>(dlsym(library, "getPluginCreators"));
   int32_t count = 0;
   return *get(count)[0];
@@ -23,6 +32,17 @@ std::vector<PluginTensorDesc> to_descs(const DriverTensor* tensors, int32_t coun
 }
 
 }  // namespace
+
+// From now on the creator is asked of the registry in TensorRT 8.6.0's libnvinfer.so.8, which loads the plugin itself.
+// Whether it did.
+DRIVER_EXPORT int32_t driver_use_registry(const char* infer, const char* plugin) {
+  void* handle = dlopen(infer, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return 0;
+  registry = reinterpret_cast<void* (*)()>(dlsym(handle, "getPluginRegistry"))();
+  using Load = void* (*)(void*, const char*);
+  const auto load = reinterpret_cast<Load>((*static_cast<void***>(registry))[slots::kRegistryLoadLibraryOf860]);
+  return load(registry, plugin) != nullptr ? 1 : 0;
+}
 
 // "name version namespace kind", then the fields' names.
 DRIVER_EXPORT const char* driver_describe(void* library) {

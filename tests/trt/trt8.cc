@@ -120,8 +120,7 @@ DRIVER_EXPORT void trt8_set_measured(const char* data, size_t bytes) { measured(
 // `names`; there may be none.
 DRIVER_EXPORT void* trt8_build(const void* model, size_t model_bytes, const char* const* names,
                                const DriverTensor* least, const DriverTensor* typical, const DriverTensor* most,
-                               int32_t count, int32_t fp16, int32_t optimization_level,
-                               size_t workspace_bytes) {
+                               int32_t count, int32_t fp16, int32_t optimization_level, size_t workspace_bytes) {
   static void* const builder = make_builder();  // takes seconds; the process keeps it
   if (builder == nullptr) return nullptr;
   void* network = call<void*>(builder, slots::kBuilderCreateNetwork, uint32_t{1} << slots::kExplicitBatch);

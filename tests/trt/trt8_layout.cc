@@ -86,6 +86,7 @@ int main() {
   SLOT(apiv::VExecutionContext, getTensorShape, kContextGetTensorShape);
   SLOT(apiv::VExecutionContext, setTensorAddress, kContextSetTensorAddress);
   SLOT(apiv::VExecutionContext, enqueueV3, kContextEnqueue);
+  slot("IPluginRegistry::getPluginCreator", &nvinfer1::IPluginRegistry::getPluginCreator, slots::kRegistryGetCreator);
   constexpr bool kIs860 = NV_TENSORRT_PATCH == 0;
   slot("IPluginRegistry::loadLibrary", &nvinfer1::IPluginRegistry::loadLibrary,
        kIs860 ? slots::kRegistryLoadLibraryOf860 : slots::kRegistryLoadLibraryOf861);

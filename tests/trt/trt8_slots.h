@@ -68,7 +68,8 @@ inline constexpr int kContextEnqueue = 44;  // enqueueV3
 // NvInfer.h: INetworkDefinition::getBuilder, which is virtual itself.
 inline constexpr int kNetworkGetBuilder = 2;
 
-// NvInferRuntimeCommon.h: IPluginRegistry::loadLibrary, which 8.6.1 has elsewhere.
+// NvInferRuntimeCommon.h: IPluginRegistry::getPluginCreator; and loadLibrary, which 8.6.1 has elsewhere.
+inline constexpr int kRegistryGetCreator = 2;
 inline constexpr int kRegistryLoadLibraryOf860 = 5;
 inline constexpr int kRegistryLoadLibraryOf861 = 10;
 
