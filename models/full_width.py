@@ -8,6 +8,9 @@ Every model has 6 layers (Swin 2, 2, 6 and 2): layers are alike, so more of them
 Exporting wants the extra ``ortflash[export]``; filling only numpy and onnx, so graphs that were exported on a small
 machine can be filled and measured on a machine with a GPU. Each model is written twice: `NAME.onnx` in opset 18, with
 attention as products and softmax, and `NAME-op23.onnx`, where the exporter writes ONNX's own Attention.
+
+Those of OLD_MODELS are for TensorRT 8.6, whose builder is slow and reads no opset after 17: two layers, written once,
+as `NAME-op17.onnx`, with eager attention, which is the plainest spelling.
 """
 
 from __future__ import annotations
@@ -31,17 +34,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 INLINE_BYTES = 1 << 16
 """Smaller tensors (biases, norms, tables of positions) keep their values."""
 LAYERS = 6
+OLD_LAYERS = 2
+OLD_LONGEST = 16384
+"""Positions of the models in OLD_MODELS that count them."""
 _DEVIATION = 0.02
 _BLOCK = 1_048_573
 """Values that are drawn for a weight; larger ones repeat them. A prime: rows start at different places."""
 
 
-def _text(config: str, **values: Any) -> Callable[[], Example]:
+def _text(config: str, attention: str = "sdpa", **values: Any) -> Callable[[], Example]:
     def build() -> Example:
         from zoo_family import SEQ, auto, config_of, example, padding_mask, token_ids
 
         settings = config_of(config, **values)
-        model = auto(settings, "sdpa", "T5EncoderModel" if config == "T5Config" else "AutoModel")
+        model = auto(settings, attention, "T5EncoderModel" if config == "T5Config" else "AutoModel")
         inputs = {"input_ids": token_ids(2, 40), "attention_mask": padding_mask(2, 40)}
         fixed = {} if config in ("BertConfig", "T5Config") else {"use_cache": False}
         return example(model, inputs, dict.fromkeys(inputs, SEQ), settings.num_hidden_layers, **fixed)
@@ -79,6 +85,43 @@ def _sdxl_block() -> Example:
     return Example(Block(), inputs, {"hidden_states": {0: "batch", 1: "sequence"}, "text": {0: "batch"}}, 2, 2)
 
 
+def _vit_encoder() -> Example:
+    """ViT base on the embeddings of patches, any number of them: nothing stands between the two products."""
+    import torch
+    from torch import Tensor, nn
+    from zoo_family import SEQ, Example, auto, config_of
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            model = auto(config_of("ViTConfig", num_hidden_layers=OLD_LAYERS), "eager")
+            self.layers, self.norm = getattr(model, "layers", None) or model.encoder.layer, model.layernorm
+
+        def forward(self, patches: Tensor) -> Any:
+            for layer in self.layers:
+                made = layer(patches)
+                patches = made if isinstance(made, Tensor) else made[0]
+            return self.norm(patches)
+
+    return Example(Encoder(), {"patches": torch.randn(2, 10, 768)}, {"patches": SEQ}, OLD_LAYERS, OLD_LAYERS)
+
+
+def _sd_block() -> Example:
+    """A transformer of Stable Diffusion 1.5's UNet: 320 channels, 8 heads of 40, self and cross attention."""
+    import torch
+    from diffusers import Transformer2DModel
+    from diffusers.models.attention_processor import AttnProcessor
+    from zoo_family import example
+
+    model = Transformer2DModel(8, 40, in_channels=320, cross_attention_dim=768)
+    for block in model.transformer_blocks:
+        block.attn1.set_processor(AttnProcessor())
+        block.attn2.set_processor(AttnProcessor())
+    inputs = {"hidden_states": torch.randn(2, 320, 8, 8), "encoder_hidden_states": torch.randn(2, 77, 768)}
+    dynamic = {"hidden_states": {0: "batch", 2: "height", 3: "width"}, "encoder_hidden_states": {0: "batch"}}
+    return example(model, inputs, dynamic, 2, return_dict=False)
+
+
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": LAYERS, "num_attention_heads": 16, "intermediate_size": 4096}
 MODELS: dict[str, Callable[[], Example]] = {
     "bert-large": _text("BertConfig", **_LARGE, max_position_embeddings=4096),
@@ -99,18 +142,29 @@ MODELS: dict[str, Callable[[], Example]] = {
     "swin-large": _image("SwinConfig", 12, 224, embed_dim=192, depths=[2, 2, LAYERS, 2], num_heads=[6, 12, 24, 48]),
     "sdxl-block": _sdxl_block,
 }
-OPSETS = {"": 18, "-op23": 23}
-"""Suffix of the file -> opset."""
+_SMALL_TABLE = {"vocab_size": 512}  # the lookup isn't what is timed
+OLD_MODELS: dict[str, Callable[[], Example]] = {
+    "bert-base": _text(
+        "BertConfig", "eager", **_SMALL_TABLE, num_hidden_layers=OLD_LAYERS, max_position_embeddings=OLD_LONGEST
+    ),
+    "gpt2": _text("GPT2Config", "eager", **_SMALL_TABLE, n_layer=OLD_LAYERS, n_positions=OLD_LONGEST),
+    "vit-base": _vit_encoder,
+    "sd-block": _sd_block,
+}
+EXPORTS = {"": ("dy", "sdpa", 18), "-op23": ("dy", "sdpa", 23)}
+"""Suffix of the file -> exporter, attention and opset."""
+OLD_EXPORTS = {"-op17": ("ts", "eager", 17)}
+"""The same for OLD_MODELS."""
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
 @app.command("export")
 def export_models(
-    names: Annotated[list[str], typer.Argument(help=f"Some of: {', '.join(MODELS)}.")],
+    names: Annotated[list[str], typer.Argument(help=f"Some of: {', '.join((*MODELS, *OLD_MODELS))}.")],
     out: Annotated[Path, typer.Option(help="Folder to write into.")],
 ) -> None:
-    """Write both graphs of each model, without their large weights."""
+    """Write the graphs of each model, without their large weights."""
     import torch
     from export_zoo import Variant, drop_source_paths, export_model
 
@@ -118,12 +172,12 @@ def export_models(
     for name in names:
         torch.manual_seed(0)
         with _cheap_initialisation():
-            case = MODELS[name]()
+            case = (MODELS | OLD_MODELS)[name]()
         module: nn.Module = case.module.eval().to(torch.float16)
         _draw_small_weights(module)
         inputs = {n: t.half() if t.is_floating_point() else t for n, t in case.inputs.items()}
-        for suffix, opset in OPSETS.items():
-            model = export_model(module, inputs, case.dynamic, Variant(name, "dy", "sdpa", opset))
+        for suffix, variant in (EXPORTS if name in MODELS else OLD_EXPORTS).items():
+            model = export_model(module, inputs, case.dynamic, Variant(name, *variant))
             drop_source_paths(model)
             take_out_weights(model, f"{name}{suffix}.weights")
             onnx.save(model, out / f"{name}{suffix}.onnx")
@@ -138,15 +192,17 @@ def _cheap_initialisation() -> Any:
 
 
 def _draw_small_weights(module: nn.Module) -> None:
-    """Norms become 1, biases 0, small matrices normal."""
+    """Norms become 1, biases 0, small matrices normal; large ones differ, because an exporter merges equal ones."""
     import torch
 
     with torch.no_grad():
-        for name, parameter in module.named_parameters():
+        for index, (name, parameter) in enumerate(module.named_parameters()):
             if parameter.dim() == 1:
                 parameter.fill_(float(name.endswith("weight")))
             elif parameter.numel() * parameter.element_size() < INLINE_BYTES:
                 parameter.normal_(0, _DEVIATION)
+            else:
+                parameter.zero_()[0] = index
 
 
 def take_out_weights(model: onnx.ModelProto, location: str) -> None:
@@ -161,27 +217,32 @@ def take_out_weights(model: onnx.ModelProto, location: str) -> None:
             offset += size
 
 
-def fill_weights(path: Path) -> int:
-    """Draw the weights that a graph refers to, normal with deviation 0.02, the same for the same file; their bytes."""
+def fill_weights(path: Path, deviation: float = _DEVIATION) -> int:
+    """Draw the weights that a graph refers to, normal, the same for the same file; their bytes."""
     model = onnx.load(path, load_external_data=False)
-    block = (np.random.default_rng(0).standard_normal(_BLOCK, np.float32) * _DEVIATION).astype(np.float16)
+    block = (np.random.default_rng(0).standard_normal(_BLOCK, np.float32) * deviation).astype(np.float16)
     total = 0
     for tensor in model.graph.initializer:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if not entries:
             continue
+        offset, length = int(entries["offset"]), int(entries["length"])
         with (path.parent / entries["location"]).open("r+b" if total else "wb") as file:
-            file.seek(int(entries["offset"]))
-            file.write(np.resize(block, int(entries["length"]) // 2).tobytes())
+            file.seek(offset)
+            # Where a tensor starts in the block depends on its place: no two are alike.
+            file.write(np.resize(np.roll(block, -(offset // 2)), length // 2).tobytes())
         total += int(entries["length"])
     return total
 
 
 @app.command("fill")
-def fill(paths: Annotated[list[Path], typer.Argument(help="Graphs written by `export`.", exists=True)]) -> None:
+def fill(
+    paths: Annotated[list[Path], typer.Argument(help="Graphs written by `export`.", exists=True)],
+    deviation: Annotated[float, typer.Option(help="Of the weights; larger ones make attention peaked.")] = _DEVIATION,
+) -> None:
     """Draw the large weights of graphs."""
     for path in paths:
-        typer.echo(f"{path.name}: {fill_weights(path)} bytes")
+        typer.echo(f"{path.name}: {fill_weights(path, deviation)} bytes")
 
 
 if __name__ == "__main__":

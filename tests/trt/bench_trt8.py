@@ -1,7 +1,8 @@
 """Race TensorRT 8.6 engines: a model rewritten by us beside the original file, built and timed in one process.
 
-    python models/wide.py --out build/wide
-    TRT8_LIB=/opt/TensorRT-8.6/lib python tests/trt/bench_trt8.py attention build/wide/*.onnx
+    python models/full_width.py export bert-base gpt2 vit-base sd-block --out build/trt8
+    python models/full_width.py fill build/trt8/*.onnx --deviation 0.07
+    TRT8_LIB=/opt/TensorRT-8.6/lib python tests/trt/bench_trt8.py attention build/trt8/*.onnx
 
 ``attention`` instead of a file is one attention with nothing around it. Needs a GPU, PyTorch and patience: an engine
 may take TensorRT minutes. Errors are against the original in fp32, in ONNX Runtime: the batch's first and last row.
