@@ -25,6 +25,8 @@ class Shape:
     v_head_size: int = 0
     bias: str = ""
     mask: str = ""
+    key_lengths: tuple[int, ...] = ()
+    """Keys that take part, a number a batch element; the other keys are padding."""
     precise: bool = False
 
     @property
@@ -44,8 +46,9 @@ class Shape:
 
     @property
     def flops(self) -> float:
-        """Operations of both products; half where causal."""
-        products = 2.0 * self.batch * self.num_heads * self.q_len * self.keys * (self.head_size + self.v_size)
+        """Operations of both products; half where causal, and those of padding don't count."""
+        keys = sum(self.key_lengths) or self.batch * self.keys
+        products = 2.0 * self.num_heads * self.q_len * keys * (self.head_size + self.v_size)
         return products / 2 if self.is_causal else products
 
     @property
@@ -67,6 +70,8 @@ class Shape:
             parts.append(f"bias ({','.join(self.bias)})")
         if self.mask:
             parts.append(f"mask ({','.join(self.mask)})")
+        if self.key_lengths:
+            parts.append(f"key lengths {', '.join(map(str, self.key_lengths))}")
         parts.append(self.dtype + (" precise" if self.precise else ""))
         return ", ".join(parts)
 
@@ -89,7 +94,21 @@ def _terms() -> Iterator[Shape]:
             yield Shape(4, HIDDEN // size, 4096, size, bias=bias)
         for mask in ("11ST", "B1ST", "B11T"):
             yield Shape(4, HIDDEN // size, 4096, size, mask=mask)
+        yield Shape(4, HIDDEN // size, 4096, size, key_lengths=(4096, 3000, 2000, 1000))
         yield Shape(4, HIDDEN // size, 4096, size, dtype="float32", bias="1NST")
+
+
+def _windows() -> Iterator[Shape]:
+    """Swin's windows of 7x7 and 8x8 for 32 images, a stage each, with its table of positions; and others like them."""
+    for windows, heads in ((2048, 6), (512, 12), (128, 24), (32, 48)):
+        yield Shape(windows, heads, 49, 32, bias="1NST")
+    yield Shape(2048, 6, 49, 32)
+    yield Shape(2048, 6, 49, 32, bias="BNST")
+    yield Shape(2048, 6, 49, 32, "bfloat16", bias="1NST")
+    yield Shape(2048, 6, 64, 32, bias="1NST")
+    yield Shape(46080 // 16, 16, 25, 64)
+    yield Shape(1024, 16, 64, 64)
+    yield Shape(256, 16, 32, 64, mask="B11T")
 
 
 def _decode() -> Iterator[Shape]:
@@ -118,6 +137,7 @@ GRIDS: dict[str, tuple[Shape, ...]] = {
     ),
     "hopper": tuple(_main((64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384), "float16")),
     "hopper-bf16": tuple(_main((64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384), "bfloat16")),
+    "windows": tuple(_windows()),
     "decode": tuple(_decode()),
     "odd": tuple(_odd()),
     "backward": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), "float16")),

@@ -7,7 +7,6 @@ are those of the first and the last head, against PyTorch's unfused attention in
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from .. import core
+from . import flash_attn_4
 from .grids import Shape
 from .machine import clocks
 from .race import Protocol, race
@@ -84,6 +84,8 @@ def draw_inputs(shape: Shape, seed: int) -> dict[str, Any]:
     if shape.mask:
         sizes = shape.axes(shape.mask)
         tensors["attn_mask"] = torch.rand(sizes, generator=generator, device="cuda") < 0.8
+    if shape.key_lengths:
+        tensors["key_lengths"] = torch.tensor(shape.key_lengths, dtype=torch.int32, device="cuda")
     return tensors
 
 
@@ -97,8 +99,17 @@ def _expected(shape: Shape, tensors: dict[str, Any]) -> dict[int, Any]:
         )
         bias = tensors["attn_bias"].expand(shape.axes("BNST"))[index, index].float() if shape.bias else None
         mask = tensors["attn_mask"].expand(shape.axes("BNST"))[index, index] if shape.mask else None
+        if shape.key_lengths:
+            mask = _mask_of_lengths(shape, tensors)[index, 0].expand(shape.q_len, shape.keys)
         found[index] = exact_output(shape, q, k, v, bias, mask)
     return found
+
+
+def _mask_of_lengths(shape: Shape, tensors: dict[str, Any]) -> Any:
+    """(B,1,1,T), True where a key takes part."""
+    import torch
+
+    return torch.arange(shape.keys, device="cuda") < tensors["key_lengths"][:, None, None, None]
 
 
 def exact_output(shape: Shape, query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> Any:
@@ -194,6 +205,8 @@ def _sdpa(backend: str) -> Callable[[Shape, dict[str, Any]], Callable[[], Any]]:
 
         full = shape.axes("BNST")
         given = tensors.get("attn_bias", tensors.get("attn_mask"))
+        if shape.key_lengths:
+            given = _mask_of_lengths(shape, tensors)
         mask = None if given is None else given.expand(full)
         chosen = getattr(SDPBackend, backend)
 
@@ -215,21 +228,6 @@ def _sdpa(backend: str) -> Callable[[Shape, dict[str, Any]], Callable[[], Any]]:
     return make
 
 
-def _flash_attn_4(shape: Shape, tensors: dict[str, Any]) -> Callable[[], Any]:
-    if importlib.util.find_spec("flash_attn") is None:
-        raise NotImplementedError("flash-attn-4 isn't installed")
-    if shape.bias or shape.mask or shape.dtype == "float32":
-        raise NotImplementedError("flash-attn-4's plain call takes neither bias nor mask nor fp32")
-    from flash_attn.cute.interface import flash_attn_func
-
-    query, key, value = (tensors[name].transpose(1, 2) for name in ("query", "key", "value"))
-
-    def call() -> Any:
-        return flash_attn_func(query, key, value, causal=shape.is_causal)[0].transpose(1, 2)
-
-    return call
-
-
 @contextmanager
 def _no_warnings() -> Iterator[None]:
     """PyTorch warns once for each reason why a backend can't run; the exception says enough."""
@@ -244,5 +242,5 @@ _PEERS: dict[str, _Maker] = {
     "cuDNN": _sdpa("CUDNN_ATTENTION"),
     "FlashAttention-2": _sdpa("FLASH_ATTENTION"),
     "memory-efficient": _sdpa("EFFICIENT_ATTENTION"),
-    "flash-attn-4": _flash_attn_4,
+    "flash-attn-4": flash_attn_4.forward,
 }
