@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from ortflash.bench import grids, kernel_cpu, race
 from ortflash.bench.command import app, markdown_of, summary_of, with_tables
-from ortflash.bench.results import OURS, Benchmark, Figure, Row, geometric_mean
+from ortflash.bench.measures import geometric_mean
+from ortflash.bench.results import OURS, Benchmark, Figure, Row
 from ortflash.errors import OrtflashError
 from ortflash.measure import measure
 

@@ -1,6 +1,6 @@
-"""The gradients of one attention call on a GPU: our core through its C interface, and PyTorch's attention backends.
+"""The gradients of one attention call on a GPU: our core through its C interface, PyTorch's backends and flash-attn-4.
 
-Peers are the operators that PyTorch's autograd calls, called directly: their host code is in no figure, for every
+Peers are the operators that autograd calls, called directly: their host code is in no figure, for every
 candidate is captured in a CUDA graph (:func:`kernel_cuda.captured`). Errors are those of the first and the last head's
 three gradients, each over the largest gradient of its tensor there, against fp32 autograd without TF32.
 """
@@ -8,13 +8,14 @@ three gradients, each over the largest gradient of its tensor there, against fp3
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from .. import core
+from . import flash_attn_4
 from .grids import Shape
-from .kernel_cuda import captured, draw_inputs, exact_output, launches_for, tensor_views
+from .kernel_cuda import captured, draw_inputs, exact_output, first_line, launches_for, tensor_views
 from .machine import clocks
 from .race import Protocol, race
 from .results import OURS, Figure, Row
@@ -29,7 +30,7 @@ _Maker = Callable[[Shape, dict[str, Any]], tuple[Call, str]]
 """Makes a call, and the name of the kernel where it is known."""
 
 
-def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Row:
+def race_shape(shape: Shape, protocol: Protocol, implementation: str = "", peers: Sequence[str] = ()) -> Row:
     """Time ours (the preferred implementation, or the one that is named) and every peer that takes the shape."""
     import torch
 
@@ -38,7 +39,8 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
     expected = _expected(shape, tensors)
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
-    candidates: dict[str, _Maker] = {OURS: partial(_ours, implementation=implementation), **_PEERS}
+    makers = {name: PEERS[name] for name in peers or PEERS}
+    candidates: dict[str, _Maker] = {OURS: partial(_ours, implementation=implementation), **makers}
     for name, make in candidates.items():
         try:
             call, kernel = make(shape, tensors)
@@ -46,8 +48,8 @@ def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Ro
             torch.cuda.synchronize()
             figures[name] = Figure(math.nan, error=_error(gradients, expected), note=kernel)
             runs[name] = captured([call], launches_for(shape, BACKWARD_WORK * shape.flops))
-        except (RuntimeError, core.CoreError) as error:
-            figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
+        except Exception as error:  # peers raise what they like, and none of them ends the run
+            figures[name] = Figure(math.nan, note=first_line(error))
     for name, time_ms in race(runs, protocol).items():
         tflops = BACKWARD_WORK * shape.flops / time_ms / 1e9
         figures[name] = Figure(time_ms, tflops, figures[name].error, note=figures[name].note)
@@ -137,7 +139,13 @@ def _flash_attention_2(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str
     return call, ""
 
 
-_PEERS: dict[str, _Maker] = {
+def _flash_attn_4(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
+    return flash_attn_4.backward(shape, tensors), ""
+
+
+PEERS: dict[str, _Maker] = {
     "cuDNN": _cudnn,
     "FlashAttention-2": _flash_attention_2,
+    "flash-attn-4": _flash_attn_4,
 }
+"""Every peer of a backward call, by the name that tables show."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ..errors import MissingExtraError, OrtflashError
-from .grids import GRIDS
+from .grids import GRIDS, Shape
 from .race import Protocol
 from .results import Benchmark, Row, summary
 
@@ -43,32 +45,42 @@ def kernel(
     pause_ms: Pause = -1.0,
     threads: Threads = 2,
     implementation: Annotated[str, typer.Option(help="On a GPU: ours by name (sm80, ..), not the preferred one.")] = "",
+    peer: Annotated[
+        list[str] | None, typer.Option(help="On a GPU: only this peer, as tables name it. Again for more.")
+    ] = None,
     name: Name = "",
     output: Output = DEFAULT_FOLDER,
 ) -> None:
-    """Race single attention calls: ours against ONNX Runtime on the CPU, against PyTorch's backends on a GPU."""
+    """Race single attention calls: ours against ONNX Runtime on the CPU; against every peer that is there on a GPU."""
     if grid not in GRIDS:
         raise OrtflashError(f"There is no grid {grid!r}; there are {', '.join(GRIDS)}.")
-    if device == "cuda":
-        _need_torch()
     protocol = _protocol(device, repetitions, pause_ms)
-    rows = []
-    for shape in GRIDS[grid]:
-        if device == "cuda" and grid.startswith("backward"):
-            from . import backward_cuda
-
-            rows.append(backward_cuda.race_shape(shape, protocol, implementation))
-        elif device == "cuda":
-            from . import kernel_cuda
-
-            rows.append(kernel_cuda.race_shape(shape, protocol, implementation))
-        else:
-            from . import kernel_cpu
-
-            rows.append(kernel_cpu.race_shape(shape, protocol, threads))
-        _show(rows[-1])
+    race_shape = _kernel_race(grid, device, implementation, peer or [], protocol, threads)
     unit = "two to twenty launches in a CUDA graph" if device == "cuda" else "one call"
-    _finish(name or f"kernel-{grid}", rows, device, threads, protocol.sentence(unit), output)
+    rows: list[Row] = []
+    for shape in GRIDS[grid]:
+        rows.append(race_shape(shape))
+        _show(rows[-1])
+        written = _write(name or f"kernel-{grid}", rows, device, threads, protocol.sentence(unit), output)
+    typer.echo(f"Written: {written}")
+
+
+def _kernel_race(
+    grid: str, device: str, implementation: str, peers: list[str], protocol: Protocol, threads: int
+) -> Callable[[Shape], Row]:
+    """What races one shape of the grid."""
+    if device != "cuda":
+        from . import kernel_cpu
+
+        return lambda shape: kernel_cpu.race_shape(shape, protocol, threads)
+    _need_torch()
+    from . import backward_cuda, kernel_cuda
+
+    known = backward_cuda.PEERS if grid.startswith("backward") else kernel_cuda.PEERS
+    if strange := [peer for peer in peers if peer not in known]:
+        raise OrtflashError(f"There is no peer {strange[0]!r} for this grid; there are {', '.join(map(repr, known))}.")
+    module = backward_cuda if grid.startswith("backward") else kernel_cuda
+    return lambda shape: module.race_shape(shape, protocol, implementation, peers)
 
 
 @app.command()
@@ -232,8 +244,17 @@ def _show(row: Row) -> None:
 
 
 def _finish(name: str, rows: list[Row], device: str, threads: int, protocol: str, folder: Path) -> None:
+    typer.echo(f"Written: {_write(name, rows, device, threads, protocol, folder)}")
+
+
+def _write(name: str, rows: list[Row], device: str, threads: int, protocol: str, folder: Path) -> Path:
+    """The JSON; a grid writes it after every row, so that a run that is cut off leaves what it has measured."""
+    command = " ".join(["ortflash", *sys.argv[1:]])
+    return Benchmark(name, command, _machine(device, threads), protocol, tuple(rows)).save(folder)
+
+
+@functools.cache
+def _machine(device: str, threads: int) -> dict[str, str]:
     from .machine import describe_machine
 
-    command = " ".join(["ortflash", *sys.argv[1:]])
-    written = Benchmark(name, command, describe_machine(device, threads), protocol, tuple(rows)).save(folder)
-    typer.echo(f"Written: {written}")
+    return describe_machine(device, threads)

@@ -52,6 +52,11 @@ class Shape:
         return products / 2 if self.is_causal else products
 
     @property
+    def is_short(self) -> bool:
+        """Whether the queries are so few that reading keys and values is all the work."""
+        return self.q_len <= 16
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values."""
         width = 4 if self.dtype == "float32" else 2
@@ -90,6 +95,7 @@ def _main(heads: tuple[int, ...], lengths: tuple[int, ...], dtype: str) -> Itera
 
 def _terms() -> Iterator[Shape]:
     for size in (64, 128):
+        yield Shape(4, HIDDEN // size, 4096, size)
         for bias in ("11ST", "1NST", "BNST"):
             yield Shape(4, HIDDEN // size, 4096, size, bias=bias)
         for mask in ("11ST", "B1ST", "B11T"):

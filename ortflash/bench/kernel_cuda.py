@@ -1,21 +1,22 @@
-"""One attention call on a GPU: our core through its C interface, and PyTorch's attention backends.
+"""One attention call on a GPU: our core through its C interface, and its peers.
 
-Every candidate is captured in a CUDA graph of its own, so that nobody's host code is measured: one call that isn't
-timed, for a GPU that has idled needs tens of microseconds to begin, then an event, the timed calls and an event. Errors
-are those of the first and the last head, against PyTorch's unfused attention in fp32 without TF32.
+Peers are PyTorch's backends, flash-attn-4 (:mod:`.flash_attn_4`) and ONNX Runtime's nodes (:mod:`.ort_cuda`). Every
+candidate but the last two is captured in a CUDA graph of its own, so that nobody's host code is measured: one call that
+isn't timed, for a GPU that has idled needs tens of microseconds to begin, then an event, the timed calls and an event.
+Errors are those of the first and the last head, against PyTorch's unfused attention in fp32 without TF32.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from .. import core
-from . import flash_attn_4
+from . import flash_attn_4, ort_cuda
 from .grids import Shape
 from .machine import clocks
 from .race import Protocol, race
@@ -25,37 +26,57 @@ _Maker = Callable[[Shape, dict[str, Any]], Callable[[], Any]]
 _LAUNCHES = range(2, 21)
 """Timed calls in one graph: as many as fill about ``_TIMED_S``."""
 _TIMED_S = 0.5e-3
+_COPIED_BYTES = 1 << 30
 _CACHE_BYTES = 512 << 20
 """Inputs that are much smaller than this are kept in several copies, so that a GPU's L2 doesn't hold them."""
 
 
-def race_shape(shape: Shape, protocol: Protocol, implementation: str = "") -> Row:
-    """Time ours (the preferred implementation, or the one that is named) and every peer that takes the shape."""
+def race_shape(shape: Shape, protocol: Protocol, implementation: str = "", peers: Sequence[str] = ()) -> Row:
+    """Time ours (the preferred implementation, or the one that is named) and the peers that take the shape."""
     import torch
 
     copies = [draw_inputs(shape, seed) for seed in range(_copies(shape))]
     expected = _expected(shape, copies[0])
     figures: dict[str, Figure] = {}
     runs: dict[str, Callable[[], float]] = {}
-    candidates: dict[str, _Maker] = {OURS: partial(_ours, implementation=implementation), **_PEERS}
+    makers = {name: PEERS[name] for name in peers or PEERS}
+    candidates: dict[str, _Maker] = {OURS: partial(_ours, implementation=implementation), **makers}
     for name, make in candidates.items():
         try:
             calls = [make(shape, tensors) for tensors in copies]
             output = calls[0]()
             torch.cuda.synchronize()
             figures[name] = Figure(math.nan, error=_error(shape, output, expected))
-            runs[name] = captured(calls, launches_for(shape, shape.flops))
-        except (RuntimeError, core.CoreError, NotImplementedError) as error:
-            figures[name] = Figure(math.nan, note=str(error).splitlines()[0][:200])
+            launches = launches_for(shape, shape.flops)
+            runs[name] = ort_cuda.queued(calls[0], launches) if name in ORT_PEERS else captured(calls, launches)
+        except Exception as error:  # peers raise what they like, and none of them ends the run
+            figures[name] = Figure(math.nan, note=first_line(error))
     for name, time_ms in race(runs, protocol).items():
         note = _kernel_name(shape, copies[0], implementation) if name == OURS else ""
         figures[name] = Figure(time_ms, shape.flops / time_ms / 1e9, figures[name].error, note=note)
-    return Row(shape.label, figures, {**vars(shape), "clocks": clocks()})
+    sizes = {**vars(shape), "clocks": clocks()}
+    if shape.is_short:
+        sizes |= {"kv_bytes": shape.kv_bytes, "copy_bytes_per_s": copy_speed(protocol)}
+    return Row(shape.label, figures, sizes)
+
+
+def copy_speed(protocol: Protocol) -> float:
+    """Bytes that a copy within the GPU's memory reads and writes in a second."""
+    import torch
+
+    source, target = (torch.empty(_COPIED_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
+    time_ms = race({"copy": captured([lambda: target.copy_(source)], 4)}, protocol)["copy"]
+    return 2 * _COPIED_BYTES / time_ms * 1e3
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, short enough for a table."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _copies(shape: Shape) -> int:
     """How many sets of inputs to rotate over: more than one only where they'd fit in L2 and are read once (decode)."""
-    return 1 if shape.q_len > 16 else max(2, min(16, _CACHE_BYTES // shape.kv_bytes))
+    return max(2, min(16, _CACHE_BYTES // shape.kv_bytes)) if shape.is_short else 1
 
 
 def launches_for(shape: Shape, flops: float) -> int:
@@ -238,9 +259,16 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-_PEERS: dict[str, _Maker] = {
+ORT_PEERS: dict[str, _Maker] = {
+    "MultiHeadAttention": ort_cuda.multi_head_attention,
+    "Attention, opset 23": ort_cuda.attention,
+}
+"""ONNX Runtime's."""
+PEERS: dict[str, _Maker] = {
     "cuDNN": _sdpa("CUDNN_ATTENTION"),
     "FlashAttention-2": _sdpa("FLASH_ATTENTION"),
     "memory-efficient": _sdpa("EFFICIENT_ATTENTION"),
     "flash-attn-4": flash_attn_4.forward,
+    **ORT_PEERS,
 }
+"""Every peer of a forward call, by the name that tables show."""

@@ -158,5 +158,3 @@ def queued(call: Callable[[], Any], launches: int) -> Callable[[], float]:
         return float(start.elapsed_time(end)) / launches
 
     return timed
-
-

@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OrtflashError
+from . import measures
+from .measures import geometric_mean
 
 OURS = "ortflash"
+
+
+def is_ours(name: str) -> bool:
+    """Whether a candidate is ours: a model may have several, such as ``ortflash, opset 23``."""
+    return name == OURS or name.startswith(f"{OURS}, ")
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,8 @@ class Figure:
     peak_bytes: int | None = None
     moved_bytes: int | None = None
     """Read from and written to the GPU's memory."""
+    attention_ms: float | None = None
+    """Of a whole model: what its attention nodes take of the time."""
     note: str = ""
     """Which kernel ran, or why the candidate has no time (then ``time_ms`` is NaN)."""
 
@@ -45,18 +54,29 @@ class Row:
     sizes: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def ours(self) -> Figure | None:
+        """The fastest of our candidates; None where none ran."""
+        found = [figure for name, figure in self.figures.items() if is_ours(name) and figure.ran]
+        return min(found, key=lambda figure: figure.time_ms, default=None)
+
+    @property
+    def peers(self) -> dict[str, Figure]:
+        """The candidates that aren't ours and ran."""
+        return {name: figure for name, figure in self.figures.items() if not is_ours(name) and figure.ran}
+
+    @property
     def best_peer(self) -> str | None:
         """The fastest candidate that isn't ours; None where no peer takes the case."""
-        peers = [name for name, figure in self.figures.items() if name != OURS and figure.ran]
-        return min(peers, key=lambda name: self.figures[name].time_ms, default=None)
+        peers = self.peers
+        return min(peers, key=lambda name: peers[name].time_ms, default=None)
 
     @property
     def ratio(self) -> float | None:
         """Best peer's time over ours: above 1 we are faster."""
-        best = self.best_peer
-        if best is None or OURS not in self.figures or not self.figures[OURS].ran:
+        best, ours = self.best_peer, self.ours
+        if best is None or ours is None:
             return None
-        return self.figures[best].time_ms / self.figures[OURS].time_ms
+        return self.figures[best].time_ms / ours.time_ms
 
 
 @dataclass(frozen=True)
@@ -89,24 +109,32 @@ class Benchmark:
     def markdown(self) -> str:
         """The table, with the machine and the command above it."""
         names = _candidates(self.rows)
+        extra = measures.columns(self.rows)
         machine = ", ".join(f"{key} {value}" for key, value in self.machine.items())
         lines = [
             f"**{self.name}**: `{self.command}`",
             "",
             f"{machine}. {self.protocol}",
             "",
-            "| case | " + " | ".join(names) + " | ours against the best peer | largest error |",
-            "|---" * (len(names) + 3) + "|",
+            "| case | "
+            + " | ".join(names)
+            + " | "
+            + " | ".join(["ours against the best peer", *extra, "largest error |"]),
+            "|---" * (len(names) + len(extra) + 3) + "|",
         ]
-        for row in self.rows:
+        for number, row in enumerate(self.rows):
             cells = [_cell(row.figures.get(name)) for name in names]
             ratio = "" if row.ratio is None else f"{row.ratio:.2f}x ({row.best_peer})"
-            ours = row.figures.get(OURS)
+            ours = row.ours
             error = "" if ours is None or ours.error is None else f"{ours.error:.1e}"
-            lines.append(f"| {row.case} | " + " | ".join(cells) + f" | {ratio} | {error} |")
+            cells += [ratio, *(column[number] for column in extra.values()), error]
+            lines.append(f"| {row.case} | " + " | ".join(cells) + " |")
         ratios = [row.ratio for row in self.rows if row.ratio is not None]
         if len(ratios) > 1:
             lines += ["", f"Geometric mean against the best peer of each row: {geometric_mean(ratios):.2f}x."]
+            each = [f"{mean:.2f}x of {name} ({n})" for name, (mean, n) in measures.means_by_peer(self.rows).items()]
+            if len(each) > 1:
+                lines[-1] += f" Against each peer, where it ran (rows): {', '.join(each)}."
         return "\n".join(lines)
 
 
@@ -133,15 +161,10 @@ def summary(benchmarks: Sequence[Benchmark]) -> str:
     return "\n".join(lines)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """The n-th root of the product."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _candidates(rows: Sequence[Row]) -> list[str]:
     """Every candidate that appears, ours first, in order of appearance."""
     names = dict.fromkeys(name for row in rows for name in row.figures)
-    return sorted(names, key=lambda name: name != OURS)
+    return sorted(names, key=lambda name: not is_ours(name))
 
 
 def _cell(figure: Figure | None) -> str:
@@ -149,6 +172,7 @@ def _cell(figure: Figure | None) -> str:
         return ""
     memory = "" if figure.peak_bytes is None else f", {figure.peak_bytes / 2**20:.0f} MiB"
     memory += "" if figure.moved_bytes is None else f", {figure.moved_bytes / 1e9:.2f} GB"
+    memory += "" if figure.attention_ms is None else f", attention {figure.attention_ms:.3g} ms"
     if figure.tflops is None:
         return f"{figure.time_ms:.3g} ms{memory}"
     rate = f"{figure.tflops:.0f} TFLOP/s" if figure.tflops >= 10 else f"{1e3 * figure.tflops:.0f} GFLOP/s"
