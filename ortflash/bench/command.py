@@ -89,7 +89,10 @@ def model(
     length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 1,
     model_type: Annotated[str, typer.Option(help="Peer: ONNX Runtime's optimizer for this type of model.")] = "",
-    peer: Annotated[list[str] | None, typer.Option(help="Another file of the same model.", metavar="NAME=PATH")] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="Another file of the same model, raced as it is and rewritten by us.", metavar="NAME=PATH"),
+    ] = None,
     device: Device = "cpu",
     repetitions: Repetitions = 9,
     pause_ms: Pause = -1.0,
@@ -102,9 +105,10 @@ def model(
 
     protocol = _protocol(device, repetitions, pause_ms)
     peers = dict(_peer(text) for text in peer or [])
-    rows = race_model(path, batch, length or [128, 512, 2048], device, model_type, peers, protocol, threads)
-    for row in rows:
+    rows: list[Row] = []
+    for row in race_model(path, batch, length or [128, 512, 2048], device, model_type, peers, protocol, threads):
         _show(row)
+        rows.append(row)
     _finish(name or f"model-{path.stem}-{device}", rows, device, threads, protocol.sentence("one run"), output)
 
 

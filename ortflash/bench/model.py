@@ -6,15 +6,16 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import api
+from ..errors import OrtflashError
 from ..graph_tools.external_data import load_model
-from ..inputs import feed_of_length
+from ..inputs import Feed, feed_of_length
 from ..library import import_onnxruntime
 from ..measure import peak_bytes
 from ..session import CPU, CUDA, register
@@ -34,28 +35,40 @@ def race_model(
     peers: Mapping[str, Path],
     protocol: Protocol,
     threads: int,
-) -> list[Row]:
+) -> Iterator[Row]:
     """One row a length; errors are against the original's outputs, in the type that the model computes in.
 
-    ``peers`` are further files with the original's inputs and outputs, by the name that the table shows.
+    ``peers`` are further files with the original's inputs and outputs, by the name that the table shows; each is raced
+    as it is and rewritten by us.
+
+    Raises:
+        OrtflashError: The original doesn't run at one of the lengths, or ONNX Runtime has no such type of model.
     """
+    _check_model_type(model_type)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
-        files, problems = _candidates(path, folder, device, model_type)
-        files.update(peers)
+        files, problems = _candidates(path, peers, folder, device, model_type)
         model = load_model(path)
         feeds = {length: feed_of_length(model, batch, length) for length in sorted(lengths)}
-        for length, feed in feeds.items():
-            np.savez(folder / f"{length}.npz", **feed)  # type: ignore[arg-type]
-        paths = [folder / f"{length}.npz" for length in feeds]
-        measured = {name: _peaks(file, paths, device, threads) for name, file in files.items()}
-        peaks = {name: dict(zip(feeds, found, strict=False)) for name, found in measured.items()}
+        peaks: dict[str, dict[int, int]] = {}
+        for candidate, file in files.items():
+            found, reason = _peaks(file, feeds, folder, device, threads)
+            if candidate == ORIGINAL and len(found) < len(feeds):
+                raise OrtflashError(f"{path.name} doesn't run at length {list(feeds)[len(found)]}: {reason}")
+            peaks[candidate] = dict(zip(feeds, found, strict=False))
         sessions, refused = _sessions(files, device, threads)
         problems.update(refused)
-        return [
-            _row(path, batch, length, sessions, feed, peaks, device, protocol, problems)
-            for length, feed in feeds.items()
-        ]
+        for length, feed in feeds.items():
+            yield _row(path, batch, length, sessions, feed, peaks, device, protocol, problems)
+
+
+def _check_model_type(model_type: str) -> None:
+    from onnxruntime.transformers.optimizer import MODEL_TYPES
+
+    if model_type and model_type not in MODEL_TYPES:
+        raise OrtflashError(
+            f"ONNX Runtime's optimizer knows no type of model {model_type!r}; it knows {', '.join(MODEL_TYPES)}."
+        )
 
 
 def _sessions(files: Mapping[str, Path], device: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -69,15 +82,18 @@ def _sessions(files: Mapping[str, Path], device: str, threads: int) -> tuple[dic
     return sessions, problems
 
 
-def _candidates(path: Path, folder: Path, device: str, model_type: str) -> tuple[dict[str, Path], dict[str, str]]:
+def _candidates(
+    path: Path, peers: Mapping[str, Path], folder: Path, device: str, model_type: str
+) -> tuple[dict[str, Path], dict[str, str]]:
     """Candidate -> file, and candidate -> why it has none."""
-    files, problems = {ORIGINAL: path}, {}
-    fused = folder / "ours.onnx"
-    result = api.rewrite(path, fused, verify=False, copy_data=True)
-    if result.fused:
-        files[OURS] = fused
-    else:
-        problems[OURS] = "no site is fused"
+    files, problems = {ORIGINAL: path, **peers}, {}
+    for number, (peer, file) in enumerate(list(files.items())):
+        ours = OURS if peer == ORIGINAL else f"{OURS}, {peer}"
+        fused = folder / f"ours-{number}.onnx"
+        if api.rewrite(file, fused, verify=False, copy_data=True).fused:
+            files[ours] = fused
+        else:
+            problems[ours] = "no site is fused"
     if model_type:
         try:
             files[OPTIMIZER] = _optimize(path, folder / "optimizer.onnx", device, model_type)
@@ -177,24 +193,46 @@ def _first_reads(run: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
 
 
 # ------------------------------------------------------------------------------------------------- peak memory
-def _peaks(path: Path, feeds: list[Path], device: str, threads: int) -> list[int]:
-    """Most memory that a process of its own holds after each run in turn: resident on the CPU, of the device on a GPU.
+def _peaks(
+    path: Path, feeds: Mapping[int, Feed], folder: Path, device: str, threads: int
+) -> tuple[list[int], str]:
+    """Most memory held after a run at each length in turn, and why the list ends early where it does.
 
-    Feeds go from short to long, since neither falls again. Ends where a run fails.
+    Resident in a process of its own on the CPU; on a GPU, what the device has less of since before the session was
+    made, in this process, so that the CUDA context doesn't count. Lengths rise, since neither falls again.
     """
-    command = [sys.executable, "-m", "ortflash.bench.model", device, str(threads), str(path), *map(str, feeds)]
+    if device == "cuda":
+        return _device_peaks(path, feeds.values(), threads)
+    files = []
+    for length, feed in feeds.items():
+        files.append(folder / f"{length}.npz")
+        np.savez(files[-1], **feed)  # type: ignore[arg-type]
+    command = [sys.executable, "-m", "ortflash.bench.model", str(threads), str(path), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [int(line) for line in done.stdout.splitlines() if line.isdigit()]
+    reason = (done.stderr.strip().splitlines() or [""])[-1]
+    return [int(line) for line in done.stdout.splitlines() if line.isdigit()], reason
 
 
-def _print_peaks(device: str, threads: str, path: str, *feeds: str) -> None:
-    before = _device_bytes() if device == "cuda" else 0
-    session = create_session(Path(path), device, int(threads))
+def _print_peaks(threads: str, path: str, *feeds: str) -> None:
+    session = create_session(Path(path), "cpu", int(threads))
     for feed in feeds:
         with np.load(feed) as arrays:
             values = dict(arrays)
-        bound_run(session, values, device)()
-        print(_device_bytes() - before if device == "cuda" else peak_bytes(), flush=True)
+        bound_run(session, values, "cpu")()
+        print(peak_bytes(), flush=True)
+
+
+def _device_peaks(path: Path, feeds: Iterable[Feed], threads: int) -> tuple[list[int], str]:
+    found: list[int] = []
+    before = _device_bytes()
+    try:
+        session = create_session(path, "cuda", threads)
+        for feed in feeds:
+            bound_run(session, feed, "cuda")()
+            found.append(_device_bytes() - before)
+    except Exception as error:  # onnxruntime's exceptions have no common base
+        return found, str(error).splitlines()[0][:200]
+    return found, ""
 
 
 def _device_bytes() -> int:
