@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from ortflash.bench import grids, kernel_cpu, race
+from ortflash.bench import grids, kernel_cpu, measures, race
 from ortflash.bench.command import app, markdown_of, summary_of, with_tables
 from ortflash.bench.measures import geometric_mean
 from ortflash.bench.results import OURS, Benchmark, Figure, Row
@@ -44,6 +44,60 @@ def test_table_shows_every_candidate_and_leaves_gaps_for_those_that_did_not_run(
     _benchmark().save(tmp_path)
     text = markdown_of(tmp_path)
     assert "| a case | 2 ms, 500 GFLOP/s, 3 MiB | 4 ms |  | 2.00x (slow peer) | 1.0e-06 |" in text
+
+
+_TERMS = (("", ""), ("1NST", ""), ("", "B11T"))
+
+
+def _term_rows() -> tuple[Row, ...]:
+    plain, biased, padded = (grids.Shape(4, 8, 64, 32, bias=bias, mask=mask) for bias, mask in _TERMS)
+    return (
+        Row("plain", {OURS: Figure(1.0, 100.0), "cuDNN": Figure(1.1)}, {**vars(plain), "clocks": "1"}),
+        Row(
+            "bias",
+            {OURS: Figure(1.25, 80.0), "cuDNN": Figure(2.5), "flash-attn-4": Figure(1.5)},
+            {**vars(biased), "clocks": "2"},
+        ),
+        Row("mask", {OURS: Figure(2.0, 50.0), "cuDNN": Figure(math.nan)}, {**vars(padded), "clocks": "3"}),
+    )
+
+
+def test_rows_with_terms_are_held_against_pytorch_flash_attn_4_and_their_plain_call() -> None:
+    assert measures.columns(_term_rows()) == {
+        "against the best of PyTorch": ["", "2.00x", ""],
+        "against flash-attn-4": ["", "1.20x", ""],
+        "of the speed without": ["", "80%", "50%"],
+    }
+
+
+def test_means_by_peer_take_the_rows_in_which_the_peer_ran() -> None:
+    [(name, (mean, rows))] = measures.means_by_peer(_term_rows()).items()
+    assert (name, rows) == ("cuDNN", 2)
+    assert mean == pytest.approx(math.sqrt(1.1 * 2.0))
+
+
+def test_reading_keys_and_values_is_held_against_a_copy() -> None:
+    row = Row("x", {OURS: Figure(2.0)}, {"kv_bytes": 9e9, "copy_bytes_per_s": 5e12})
+    assert measures.columns([row]) == {"of the speed of a copy": ["90%"]}
+
+
+def test_models_are_held_against_the_peer_with_the_least_memory_and_attention_time() -> None:
+    figures = {
+        OURS: Figure(2.0, peak_bytes=100, attention_ms=0.5),
+        f"{OURS}, opset 23": Figure(1.0, peak_bytes=50, attention_ms=0.25),
+        "original": Figure(3.0, peak_bytes=80),
+        "opset 23": Figure(1.5, peak_bytes=60, attention_ms=0.5),
+    }
+    row = Row("x", figures, {"length": 1})
+    assert (row.best_peer, row.ratio) == ("opset 23", 1.5)
+    assert measures.columns([row]) == {
+        "attention's own time, least peer's over ours": ["2.00x"],
+        "memory, least peer's over ours": ["1.20x"],
+    }
+
+
+def test_padding_is_no_work() -> None:
+    assert grids.Shape(2, 1, 8, 4, key_lengths=(3, 8)).flops == 2 * 8 * 11 * 8
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -116,6 +170,17 @@ def test_kernel_race_on_the_cpu_writes_its_table(tmp_path: Path, monkeypatch: py
         assert figure.ran, (name, figure.note)
         assert figure.error is not None
         assert figure.error < 1e-5, name
+
+
+def test_a_model_that_cannot_run_at_a_length_says_so(tmp_path: Path) -> None:
+    model = Path(__file__).parent.parent / "models" / "bert4096-dy-sdpa-op18.onnx"
+    with pytest.raises(OrtflashError, match=r"bert4096-dy-sdpa-op18\.onnx doesn't run at length 8192: .*Expand"):
+        CliRunner().invoke(app, ["model", str(model), "--length", "8192", "-o", str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(OrtflashError, match="knows no type of model 'foo'; it knows bart, bert,"):
+        CliRunner().invoke(
+            app, ["model", str(model), "--model-type", "foo", "-o", str(tmp_path)], catch_exceptions=False
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_readme_shows_the_results_that_the_repository_holds() -> None:
