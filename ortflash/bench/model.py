@@ -193,9 +193,7 @@ def _first_reads(run: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
 
 
 # ------------------------------------------------------------------------------------------------- peak memory
-def _peaks(
-    path: Path, feeds: Mapping[int, Feed], folder: Path, device: str, threads: int
-) -> tuple[list[int], str]:
+def _peaks(path: Path, feeds: Mapping[int, Feed], folder: Path, device: str, threads: int) -> tuple[list[int], str]:
     """Most memory held after a run at each length in turn, and why the list ends early where it does.
 
     Resident in a process of its own on the CPU; on a GPU, what the device has less of since before the session was
