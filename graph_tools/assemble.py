@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from onnx import TensorProto
 
 from . import symbolic
@@ -327,6 +328,13 @@ def _no_operands(found: Match, q_axes: Axes, k_axes: Axes, elem_type: int) -> Re
     for points, axes, name in ((found.query, q_axes, "query"), (found.key, k_axes, "key")):
         if not _priced(scope, points, axes, elem_type, found.score_type):
             return refuse(node, "layout", f"the {name} '{points[0].tensor}' can't be brought into the op's layout")
+    together = 1 if found.cap is None else symbolic.mul(found.coeff, found.cap)
+    for what, number in (("multiplied", found.coeff), ("capped", found.cap), ("multiplied and capped", together)):
+        if isinstance(number, (int, float)) and not _is_normal(number):
+            why = "isn't a normal number of fp32" if number else "makes all keys count alike"
+            return refuse(node, "scale", f"the scores are {what} by {number:g}, which {why}")
+    if found.cap is not None and not isinstance(found.cap, (int, float)):
+        return refuse(node, "softcap", f"the softcap is {symbolic.to_text(found.cap)}, which isn't known")
     return refuse(
         node,
         "scale",
@@ -336,19 +344,28 @@ def _no_operands(found: Match, q_axes: Axes, k_axes: Axes, elem_type: int) -> Re
 
 
 def _scale(found: Match, query: Point, key: Point, roles: _Roles) -> float | None:
-    """The number that multiplies QK^T; 0 for a provable 1/sqrt(D) of an unknown D; ``None`` where it isn't known."""
+    """The number that multiplies QK^T; 0 for a provable 1/sqrt(D) of an unknown D; ``None`` where it isn't known.
+
+    With a cap ``c * tanh(s * QK)`` that is ``c * s``, also for a negative one: ``tanh(-x) = -tanh(x)``.
+    """
     resolve = found.anchor.scope.view.resolve
     total = symbolic.product((found.coeff, query.factor, key.factor))
     if found.cap is not None:
-        if not isinstance(found.cap, (int, float)) or found.cap <= 0:
+        if not isinstance(found.cap, (int, float)) or not _is_normal(found.cap):
             return None
         total = symbolic.mul(total, found.cap)
     total = resolve(total)
     if isinstance(total, (int, float)):
-        return float(total) if total != 0 else None
+        return float(total) if _is_normal(total) else None
     width = symbolic.product(resolve(atom.size) for atom in roles.head)
     default = symbolic.power(width, -0.5)
     return 0.0 if isinstance(default, Expr) and _close(total, default) and found.cap is None else None
+
+
+def _is_normal(number: float) -> bool:
+    """Whether fp32 holds it: neither 0 (the op's word for 1/sqrt(D)) nor infinite nor NaN, there and here."""
+    largest, smallest = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+    return smallest <= abs(number) <= largest
 
 
 def _close(a: Expr, b: Expr) -> bool:
@@ -408,7 +425,7 @@ def _form(found: Match, refined: Refined, choice: _Choice) -> AttentionForm:
         key=Operand(ref(scope, choice.key.tensor), pattern(choice.key.layout), kv_heads, head),
         value=Operand(ref(scope, choice.value.tensor), pattern(choice.value.layout), kv_heads, value_head),
         scale=choice.scale,
-        softcap=float(found.cap) if isinstance(found.cap, (int, float)) else 0.0,
+        softcap=abs(float(found.cap)) if isinstance(found.cap, (int, float)) else 0.0,
         terms=tuple(score_terms),
         is_causal=window is not None and window.is_causal,
         causal_alignment="top_left" if window is None else window.alignment,

@@ -191,7 +191,8 @@ def divide(state: ScoreState, node: NodeView) -> ScoreResult:
     if divisor is not None and _keeps(state, node.input(0)):
         factor = symbolic.real_divide(1.0, divisor)
         if factor is None:
-            return refuse(node, "scale", "the scores are divided by zero or by a sum of dimensions")
+            what = symbolic.to_text(divisor) if divisor else "0"
+            return refuse(node, "scale", f"the scores are divided by {what}, which gives no factor")
         return _scaled(state, node, 0, factor, f"scale /= {symbolic.to_text(divisor)}")
     return _temperature(state, node, ((0, 1),), divides=True)
 

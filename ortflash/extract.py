@@ -88,6 +88,26 @@ class Cutter:
             opset_import=tuple(root.opset_import if isinstance(root, FunctionProto) else self.model.opset_import),
         )
 
+    def sources(self, path: str, names: Iterable[str]) -> set[str]:
+        """The tensors that ``names`` are computed from, themselves included; without constants, and what gives sizes."""
+        table = self._table(path)
+        found: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            entry = table.producers.get(name)
+            is_size = entry is not None and entry[1].op_type in _SHAPE_OPS
+            if not name or name in found or is_size or self.is_constant(path, name):
+                continue
+            found.add(name)
+            todo += _reads(entry[1]) if entry is not None else []
+        return found
+
+    def is_constant(self, path: str, name: str) -> bool:
+        """Whether the file holds the tensor's value."""
+        table = self._table(path)
+        return name in table.constants or (name in table.producers and table.producers[name][1].op_type == "Constant")
+
     def _table(self, path: str) -> _Table:
         if path not in self._tables:
             levels = [self.scopes[path]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,25 +265,39 @@ class Verifier:
         """Original against fused on each feed, with terms as observed and, where they stand alone, drawn at random.
 
         A mask that the original joins with what it was made of (``where(cast(m), low, 1 - m)``) follows from data that
-        the piece reads: a drawn one would contradict it.
+        the piece reads, and a constant may be the scale as well: drawn ones would contradict that.
         """
         original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
+        fixed = self._contradicting(edit, original)
         comparisons = []
         window, keys = _largest_window(fused), 0
         for number in range(len(self.feeds)):
             names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
             values = self._values(edit, names, number)
             keys = max(keys, _key_length(edit, values))
-            follow_data = any(values[name].ndim > 1 for name in original.extra_inputs)
-            for terms in ("observed",) if follow_data else ("observed", "drawn"):
-                drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn")
+            for terms in ("observed", "drawn"):
+                drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn", fixed=fixed)
                 if drawn is None:
                     continue
                 exact = _scores_of(edit, drawn) <= LARGEST_SCORES
                 comparisons.append(self._compare_pieces(original, fused, rewritten.model, drawn, exact=exact))
         unreached = window if 0 < keys <= window + 1 else 0
         return SiteCheck(edit.site.name, tuple(comparisons), unreached_window=unreached, keys=keys)
+
+    def _contradicting(self, edit: SiteEdit, original: Piece) -> set[str]:
+        """Terms that can't be drawn: the piece computes something else from them, or from what they are made of."""
+        form = edit.site.form
+        terms = {term.tensor.name for term in form.terms} if form is not None else set()
+        readers = Counter(name for node in original.nodes for name in node.input if name in terms)
+        cutter, graph = self._cutter, edit.site.graph
+        elsewhere = cutter.sources(graph, original.extra_inputs)
+        return {
+            name
+            for name in terms
+            if (readers[name] > 1 and cutter.is_constant(graph, name))
+            or not elsewhere.isdisjoint(cutter.sources(graph, [name]))
+        }
 
     def _compare_pieces(
         self, original: Piece, fused: Piece, rewritten: ModelProto, values: Mapping[str, Any], *, exact: bool
@@ -377,8 +391,10 @@ def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEd
     return found
 
 
-def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool) -> Values | None:
-    """``values`` with Q, K and V drawn anew, and with ``terms`` the float biases and bool masks too.
+def draw(
+    edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool, fixed: Collection[str] = ()
+) -> Values | None:
+    """``values`` with Q, K and V drawn anew, and with ``terms`` the float biases and bool masks too, but ``fixed`` ones.
 
     What Q, K and V are made from (``source0`` ..., where the site reads a packed tensor or a cache) is drawn like them,
     weights excepted. None where ``terms`` is asked for and the site has none that can be drawn.
@@ -398,7 +414,7 @@ def draw(edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: boo
     readers = Counter(edit.border.values())
     for term in form.terms if form is not None else ():
         name = term.tensor.name
-        if readers[name] != 1 or name not in values:
+        if readers[name] != 1 or name not in values or name in fixed:
             continue  # read in two roles, it has to keep the values that make them agree
         if term.kind == "bias" and _is_float(values[name]):
             drawn[name] = rng.standard_normal(values[name].shape).astype(values[name].dtype)

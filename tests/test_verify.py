@@ -88,6 +88,48 @@ def test_mutants_are_caught(name: str, kind: str) -> None:
     assert wrong.site in wrong.sentence
 
 
+def test_a_term_is_drawn_beside_data_that_it_does_not_follow_from() -> None:
+    """The piece reads another input, of which nothing is left; a bias that is lost shows all the same."""
+    block = Block(bias=True)
+    model = model_of(block)
+    far = helper.make_tensor_value_info("far", TensorProto.FLOAT, ["batch", 1, "sequence", "sequence"])
+    model.graph.input.append(far)
+    at = next(index for index, node in enumerate(model.graph.node) if node.op_type == "Add")
+    model.graph.node[at].output[0] = "plain"
+    model.graph.node.insert(at + 1, helper.make_node("Sub", ["far", "far"], ["nothing"]))
+    model.graph.node.insert(at + 2, helper.make_node("Add", ["plain", "nothing"], ["biased"]))
+    feed = {name: np.zeros_like(array) for name, array in feed_for(model).items()}
+    assert check(model, block.edit(), feed).passed
+    assert not check(model, changed(block.edit(), without="attn_bias"), feed).passed
+
+
+def test_a_term_that_follows_from_what_else_is_read_is_not_drawn() -> None:
+    """The mask and its opposite: drawing one of them would make the original another model."""
+    block = Block(mask=True)
+    model = model_of(block)
+    at = next(index for index, node in enumerate(model.graph.node) if node.op_type == "Where")
+    nodes = list(model.graph.node)
+    model.graph.input[3].name = "given"
+    nodes[at].input[2] = "filled"
+    filled = [
+        helper.make_node("Not", ["given"], ["mask_off"]),
+        helper.make_node("Not", ["mask_off"], ["mask"]),
+        helper.make_node("Where", ["given", "scores", "fill"], ["filled"]),
+    ]
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:at], *filled, *nodes[at:]])
+    feed = feed_for(model)
+    assert check(model, block.edit(), feed).passed
+
+
+def test_a_constant_that_is_scale_and_bias_is_not_drawn() -> None:
+    model = model_of(Block())
+    model.graph.node.insert(3, helper.make_node("Add", ["scores", "scale"], ["shifted"]))
+    next(node for node in model.graph.node if node.op_type == "Softmax").input[0] = "shifted"
+    result = ortflash.rewrite(model)
+    assert [site.decision for site in result.report.sites] == ["fused"], result.report.sites
+
+
 def mutate_site(monkeypatch: pytest.MonkeyPatch, site_name: str, mutate: Any) -> None:
     """Let the matcher make a mistake at one site."""
     right = Analysis.edit

@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 from graphs import QKV, SCALE, SCORES, assert_same_numbers, edit_of, form_of, model, refusal_of
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
+
+import ortflash
 
 END = "p = Softmax<axis=-1>(m) y = MatMul(p, v)"
 MASK = f"{QKV}, bool[B,1,S,T] keep"
@@ -51,6 +53,51 @@ def test_an_unprovable_reshape_refuses() -> None:
     steps = "n = Shape(x) a = Reshape(s, n) m = Reshape(a, n2)"
     graph = scores(steps, inputs=f"{QKV}, float[P,R,W,U] x", constants=f"{SCALE}, int64[4] n2 = {{2,4,5,7}}")
     assert refusal_of(graph).rule == "reshape"
+
+
+def with_number(steps: str, number: float) -> ModelProto:
+    """Steps with a constant ``c`` that ONNX's text can't write."""
+    graph = scores(steps, constants=f"{SCALE}, float c = {{1.0}}")
+    [tensor] = [tensor for tensor in graph.graph.initializer if tensor.name == "c"]
+    tensor.CopyFrom(numpy_helper.from_array(np.array(number, np.float32), "c"))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("steps", "number", "reason"),
+    [
+        ("m = Mul(s, c)", math.nan, "multiplied by nan, which isn't a normal number"),
+        ("m = Mul(s, c)", math.inf, "multiplied by inf, which isn't a normal number"),
+        ("m = Mul(s, c)", 1e-40, "multiplied by 2.49999e-41, which isn't a normal number"),
+        ("m = Mul(s, c)", 0.0, "multiplied by 0, which makes all keys count alike"),
+        ("m = Div(s, c)", math.nan, "multiplied by nan"),
+        ("m = Div(s, c)", math.inf, "multiplied by 0"),
+        ("m = Div(s, c)", 0.0, "divided by 0"),
+        ("a = Tanh(s) m = Mul(a, c)", math.nan, "capped by nan"),
+        ("a = Tanh(s) m = Mul(a, c)", 0.0, "capped by 0"),
+        ("a = Mul(s, c) b = Tanh(a) m = Mul(b, c)", 1e30, "multiplied and capped by 2.5e+59"),
+        ("b = Greater(s, s) m = Where(b, s, c)", math.nan, "other branch isn't one number"),
+    ],
+)
+def test_numbers_that_make_no_scale_refuse_their_site(steps: str, number: float, reason: str) -> None:
+    """The site only: the rest of the model is rewritten."""
+    graph = with_number(steps, number)
+    report = ortflash.rewrite(graph, verify=False).report
+    assert [site.decision for site in report.sites] == ["refused"]
+    assert reason in report.sites[0].reason
+
+
+def test_a_factor_that_is_no_scale_stays_before_the_op() -> None:
+    graph = with_number("a = Mul(q, c) b = MatMul(a, kt) m = Mul(b, scale)", 0.0)
+    assert form_of(graph).scale == 0.25
+    assert_same_numbers(graph)
+
+
+def test_a_negative_softcap_turns_the_scale_round() -> None:
+    graph = with_number("a = Tanh(s) m = Mul(a, c)", -3.0)
+    form = form_of(graph)
+    assert (form.scale, form.softcap) == (-0.75, 3.0)
+    assert_same_numbers(graph)
 
 
 @pytest.mark.parametrize(
