@@ -89,7 +89,7 @@ class Cutter:
         )
 
     def sources(self, path: str, names: Iterable[str]) -> set[str]:
-        """The tensors that ``names`` are computed from, themselves included; without constants, and what gives sizes."""
+        """The tensors that ``names`` are computed from, themselves included; without constants and sizes."""
         table = self._table(path)
         found: set[str] = set()
         todo = list(names)

@@ -394,7 +394,7 @@ def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEd
 def draw(
     edit: SiteEdit, values: Values, rng: np.random.Generator, *, terms: bool, fixed: Collection[str] = ()
 ) -> Values | None:
-    """``values`` with Q, K and V drawn anew, and with ``terms`` the float biases and bool masks too, but ``fixed`` ones.
+    """``values`` with Q, K and V drawn anew, and with ``terms`` float biases and bool masks, too, but ``fixed`` ones.
 
     What Q, K and V are made from (``source0`` ..., where the site reads a packed tensor or a cache) is drawn like them,
     weights excepted. None where ``terms`` is asked for and the site has none that can be drawn.
