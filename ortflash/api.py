@@ -18,7 +18,7 @@ import numpy.typing as npt
 from onnx import ModelProto, NodeProto
 
 from .drawing import SiteDrawing, draw_site
-from .engine.ort_provider import move_to_provider_domain
+from .engine.ort_provider import move_to_provider_domain, moved_home
 from .errors import InvalidModelError, OrtflashError
 from .extract import Cutter
 from .graph_tools import external_data, standard_attention
@@ -145,7 +145,7 @@ def rewrite(
     chosen = work.choose(plan or make_plan(work.sites, only=only, skip=skip, min_length=min_length))
     if not chosen:
         written = work.write_unchanged(output if copy_unchanged else None, copy_data)
-        return RewriteResult(work.model, work.report(), None, written)
+        return RewriteResult(work.given, work.report(), None, written)
     verification = None
     if verify:
         verifier = _verifier(work, list(chosen.values()), inputs, shapes)
@@ -189,10 +189,14 @@ def restore(
     Raises:
         InvalidModelError: the file is missing or broken, or a fused node has no function in the file.
     """
-    proto, folder, _ = _load(model)
-    if isinstance(model, ModelProto):
+    loaded, folder, _ = _load(model)
+    proto = moved_home(loaded)
+    is_moved = proto is not loaded
+    if isinstance(model, ModelProto) and not is_moved:
         proto = _copy(model)
     count = restore_calls(proto, only=only, skip=skip)
+    if is_moved:
+        move_to_provider_domain(proto)
     if output is not None:
         external_data.save_model(proto, output, data_folder=folder, copy_data=copy_data)
     return proto, count
@@ -214,6 +218,7 @@ def verify(
     """
     work = _Work(original, "ort")
     other, folder, _ = _load(rewritten)
+    other = moved_home(other)
     _same_interface(work.model, other)
     random = [node.name for node in flash_calls(other) if _dropout_rate(node) > 0]
     if random:
@@ -236,7 +241,8 @@ class _Work:
             raise OrtflashError(f"The target is ort, ort-trt or onnx, not {target!r}.")
         if training and target != "ort":
             raise OrtflashError(f"Training is for --target ort: {target} has no dropout.")
-        self.model, self.folder, self.path = _load(model)
+        self.given, self.folder, self.path = _load(model)
+        self.model = moved_home(self.given)
         self._opset = default_opset(self.model.opset_import)
         self._target = target
         if target == "onnx":
@@ -328,7 +334,7 @@ class _Work:
         if output is None:
             return None
         if self.path is None:
-            external_data.save_model(self.model, output)
+            external_data.save_model(self.given, output)
         else:
             external_data.copy_model(self.model, self.path, Path(output), copy_data=copy_data)
         return Path(output)

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ortflash
+from ortflash import api
 from ortflash.cli import app
 from ortflash.graph_tools.op_schema import node_attributes
 from ortflash.inputs import generate_feeds
@@ -60,3 +61,35 @@ def test_it_is_verified_like_any_rewrite(tmp_path: Path) -> None:
 def test_an_unknown_target_names_those_that_there_are() -> None:
     with pytest.raises(ortflash.OrtflashError, match="The target is ort, ort-trt or onnx, not 'trt'"):
         ortflash.rewrite(MODEL, target="trt")  # type: ignore[arg-type]
+
+
+def test_such_files_are_known_again(moved: onnx.ModelProto, tmp_path: Path) -> None:
+    before = moved.SerializeToString(deterministic=True)
+    assert api.inspect(moved).already_fused == 3
+    assert api.verify(MODEL, moved).passed
+    name = next(node.name for node in moved.graph.node if node.op_type == "FlashAttention")
+    some, count = api.restore(moved, only=[name])
+    assert count == 1
+    assert [node.domain for node in some.graph.node if node.op_type == "FlashAttention"] == ["trt.plugins"] * 2
+    assert [one.domain for one in some.functions] == ["trt.plugins"]
+    onnx.checker.check_model(some)
+    whole, count = api.restore(some, tmp_path / "plain.onnx")
+    assert count == 2
+    assert not whole.functions
+    assert {one.domain for one in whole.opset_import} == {one.domain for one in onnx.load(MODEL).opset_import}
+    assert moved.SerializeToString(deterministic=True) == before
+
+
+def test_such_a_file_can_be_rewritten_further() -> None:
+    first = ortflash.rewrite(MODEL, target="ort-trt", only=["node_Softmax_138"], verify=False).model
+    second = ortflash.rewrite(first, target="ort-trt")
+    assert (second.report.already_fused, second.fused, second.exit_code) == (1, 2, 0)
+    assert [(one.domain, one.name) for one in second.model.functions] == [("trt.plugins", "FlashAttention")]
+
+
+def test_a_window_is_seen_in_such_a_file(moved: onnx.ModelProto) -> None:
+    tampered = onnx.ModelProto()
+    tampered.CopyFrom(moved)
+    node = next(node for node in tampered.graph.node if node.op_type == "FlashAttention")
+    next(attribute for attribute in node.attribute if attribute.name == "window_left").i = 300
+    assert not api.verify(MODEL, tampered).passed
