@@ -16,6 +16,8 @@ from .names import Names
 from .normal_form import Dim, Prelude, TensorRef
 from .rearrange import Axes, Move, from_pattern, plan
 
+_FIRST_OPSET_WITH_ALLOWZERO = 14
+
 
 class UnknownSizeError(Exception):
     """A size is needed at run time and no tensor of the graph has it as an axis."""
@@ -127,25 +129,46 @@ class Builder:
             if move.kind == "transpose":
                 current = self.add("Transpose", [current], f"{role}_transposed", output, perm=list(move.perm))
             elif move.kind == "reshape":
-                shape = self._reshape_target(axes, move.axes, role)
-                current = self.add("Reshape", [current, shape], f"{role}_reshaped", output)
+                current = self._reshaped(current, axes, move.axes, role, output)
             else:
                 shape = self._expand_target(axes, move.axes, role)
                 current = self.add("Expand", [current, shape], f"{role}_expanded", output)
             axes = move.axes
         return current
 
-    def _reshape_target(self, source: Axes, target: Axes, role: str) -> str:
+    def _reshaped(self, tensor: str, source: Axes, target: Axes, role: str, output: str) -> str:
+        """The nodes of one reshape, such that sizes may be 0 wherever that can be had.
+
+        A Reshape reads 0 as "as before" unless ``allowzero`` is set, and -1 only where no other size is 0.
+        """
         dims: list[int | None] = [self._product(axis) for axis in target]
         for index, dim in enumerate(dims):
             if dim is None and index < len(source) and source[index] == target[index]:
                 dims[index] = 0
         open_axes = [index for index, dim in enumerate(dims) if dim is None]
-        if open_axes:
+        single = tuple(axis for axis in source if axis)
+        attributes = {}
+        if open_axes and single == tuple(axis for axis in target if axis):  # axes of size 1 come and go
+            if source != single:
+                tensor = self._ones("Squeeze", tensor, source, role, output if target == single else "")
+            return tensor if target == single else self._ones("Unsqueeze", tensor, target, role, output)
+        if len(open_axes) > 1 and self.opset >= _FIRST_OPSET_WITH_ALLOWZERO and self._are_read(target):
+            dims = [self._product(axis) for axis in target]
+            attributes["allowzero"] = 1
+        elif open_axes:
             # Leave to Reshape the size that is hardest to come by.
-            left = max(open_axes, key=lambda index: len(target[index]))
-            dims[left] = -1
-        return self._shape([(target[index], dim) for index, dim in enumerate(dims)], role)
+            dims[max(open_axes, key=lambda index: len(target[index]))] = -1
+        shape = self._shape([(target[index], dim) for index, dim in enumerate(dims)], role)
+        return self.add("Reshape", [tensor, shape], f"{role}_reshaped", output, **attributes)
+
+    def _are_read(self, axes: Axes) -> bool:
+        """Whether each size is known or stands in some tensor's shape."""
+        letters = [str(letter) for axis in axes for letter in axis]
+        return all(isinstance(self._sizes.get(letter), int) or letter in self._providers for letter in letters)
+
+    def _ones(self, op: str, tensor: str, axes: Axes, role: str, output: str) -> str:
+        places = self.constant(np.array([index for index, axis in enumerate(axes) if not axis], np.int64), "axes")
+        return self.add(op, [tensor, places], f"{role}_{op.lower()}d", output)
 
     def _expand_target(self, source: Axes, target: Axes, role: str) -> str:
         """1 where the axis is there already."""

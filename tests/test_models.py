@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from corpus import check_model, find_corpus, read_table, run_without_library
 from onnx import ModelProto
@@ -102,6 +103,31 @@ def test_trap_computes_what_it_computed(trap: Trap) -> None:
     before, after = run_model(trap.model, trap.inputs), run_model(result.model, trap.inputs)
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "empty"),
+    [
+        ("five_dims", "S"),
+        ("five_dims", "B"),
+        ("mask_where", "B"),
+        ("mask_int_equal", "B"),
+        ("bert4096-dy-sdpa-op18", "B"),
+    ],
+)
+def test_sizes_of_zero_give_what_the_original_gives(name: str, empty: str) -> None:
+    """A Reshape reads 0 as "as before", and -1 not at all where another size is 0."""
+    model = onnx.load(MODELS / f"{name}.onnx") if name in SHIPPED else SPELLINGS[name].model
+    feed = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        shape = [dim.dim_value or (0 if dim.dim_param[0].upper() == empty else 5) for dim in tensor.shape.dim]
+        feed[value.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+    expected, ours = run_model(model, feed), run_model(rewrite(model, verify=False).model, feed)
+
+    assert {key: array.shape for key, array in ours.items()} == {key: array.shape for key, array in expected.items()}
+    assert all(array.size == 0 for array in ours.values())
 
 
 def test_rewriting_twice_changes_nothing() -> None:
