@@ -117,15 +117,7 @@ Status accepts_dropout(const AttentionParams& params) {
 }  // namespace
 
 Implementation dropout_implementation() {
-  return {"sm80-dropout",
-          kAllFeatures,
-          256,
-          hardware,
-          accepts_dropout,
-          workspace_size,
-          forward,
-          describe,
-          [](const AttentionParams&) { return true; }};  // until the tests have run on a GPU
+  return {"sm80-dropout", kAllFeatures, 256, hardware, accepts_dropout, workspace_size, forward, describe};
 }
 
 Implementation implementation() {
