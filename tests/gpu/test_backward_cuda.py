@@ -187,6 +187,31 @@ def test_padded_batches(implementation: str, case: AttentionCase, dtype: str, he
     check_case(replace(case, dtype=dtype, head_size=head_size), implementation)
 
 
+def _drawn(seed: int) -> AttentionCase:
+    """Keys that batches don't have together with all else that the masked Hopper kernels take."""
+    rng = np.random.default_rng(seed)
+    batch, group, kv_heads = (int(x) for x in rng.integers(1, 4, 3))
+    q_len, kv_len = (int(x) for x in rng.choice([1, 63, 64, 127, 128, 129, 200, 257, 384, 513], 2))
+    lengths = tuple(int(x) for x in rng.integers(-1, kv_len + 3, rng.choice([1, batch])))
+    window = rng.choice([-1, -1, 0, 70, 150], 2)
+    return AttentionCase(
+        f"drawn-{seed}", batch=batch, num_heads=kv_heads * group, kv_num_heads=kv_heads, q_len=q_len, kv_len=kv_len,
+        head_size=int(rng.choice([8, 40, 64, 64, 72, 128, 128])), dtype=str(rng.choice(["float16", "bfloat16"])),
+        packed=bool(rng.integers(2)), is_causal=int(rng.integers(2)), window_left=int(window[0]),
+        causal_alignment=str(rng.choice(["top_left", "bottom_right"])), window_right=int(window[1]),
+        key_lengths=lengths if rng.random() < 0.5 else None, sinks="N" if rng.random() < 0.3 else None,
+        mask=str(rng.choice(["B11T", "BN1T", "1N1T", "T"])) if rng.random() < 0.5 else None,
+        mask_kind=str(rng.choice(["random", "padding"])),
+        blocks=str(rng.choice(["BNRC", "1NRC", "RC", "B11C", "R1"])) if rng.random() < 0.6 else None,
+        block_size=int(rng.choice([128, 256])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_padded_batches(seed: int) -> None:
+    check_case(_drawn(seed))
+
+
 def test_rows_that_see_nothing_have_zero_gradients() -> None:
     case = AttentionCase(
         "masked", batch=2, q_len=70, kv_len=90, mask="BNST", mask_kind="rows", bias="BNST", dtype="float16"
