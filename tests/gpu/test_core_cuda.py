@@ -52,7 +52,7 @@ def test_case(case: AttentionCase, implementation: str) -> None:
 
 @pytest.mark.parametrize("case", DROPOUT, ids=lambda case: case.name)
 def test_dropout_case(case: AttentionCase) -> None:
-    check_case(case, implementation="sm80-dropout")
+    check_case(case)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.dtype == "float32"], ids=lambda case: case.name)

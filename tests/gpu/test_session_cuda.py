@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pycuda.driver as cuda
 import pytest
-from cases import CASES, Array, AttentionCase
+from cases import CASES, DROPOUT, Array, AttentionCase
 from compare import check, draw_d_output, expect, expect_gradients
 from device import free_bytes
 from op_model import ELEM_TYPES, make_gradient_model, make_model, run
@@ -51,7 +51,7 @@ def half_case(**sizes: Any) -> AttentionCase:
 
 
 # ----------------------------------------------------------------------------------------------------------- numbers
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *DROPOUT], ids=lambda case: case.name)
 def test_case(case: AttentionCase) -> None:
     actual = run(make_cuda_session(model_of(case)), case.make_inputs())
     for output, expected in zip(actual, expect(case, tf32=case.dtype == "float32"), strict=True):
@@ -60,8 +60,13 @@ def test_case(case: AttentionCase) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [half_case(), half_case(num_heads=4, kv_num_heads=2, bias="1NST", sinks="N", packed=True)],
-    ids=["causal", "bias and sinks"],
+    [
+        half_case(),
+        half_case(num_heads=4, kv_num_heads=2, bias="1NST", sinks="N", packed=True),
+        half_case(key_lengths=(70, 100), blocks="BNRC"),
+        half_case(dropout_p=0.2),
+    ],
+    ids=["causal", "bias and sinks", "padded", "dropout"],
 )
 def test_the_gradient_s_operator(case: AttentionCase) -> None:
     inputs = dict(case.make_inputs())

@@ -80,7 +80,7 @@ GradImplementation grad_implementation() {
 }
 
 GradImplementation masked_grad_implementation() {
-  return {"sm90-masked",  kMaskedBackwardFeatures, 128, hardware, accepts<true>, workspace_size<true>,
+  return {"sm90-masked",  kMaskedBackwardFeatures, 128,  hardware, accepts<true>, workspace_size<true>,
           backward<true>, describe<true>,          false};
 }
 
