@@ -27,10 +27,11 @@ collect_ignore_glob = ["test_*.py"] if _missing() else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in this folder."""
+    """Mark what is in this folder, and let PyTorch's threads find out that PyCUDA has made the context."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"))
 
 
 @pytest.fixture(scope="session", autouse=True)

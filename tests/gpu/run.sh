@@ -59,6 +59,8 @@ run() {
   esac
 }
 failed=0 ran=0
+# Each worker's NumPy and PyTorch would take a thread a core.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}"
 if "$python" -c 'import xdist' 2>/dev/null; then
   run "gpu and not alone" -n "${WORKERS:-12}" "$@"
 else

@@ -23,6 +23,18 @@ __device__ __forceinline__ float sum_across_warp(float x) {
   return x;
 }
 
+// From here on a row's weights are divided by their sum (kLargeLse). TF32 leaves 2^-11 of a score, so that exp(S - lse)
+// with the lse of more exact scores is no longer a weight long before lse's own rounding counts.
+template <Math MATH>
+constexpr float kCorrectedLse = MATH == Math::kTf32 ? 64.0f : kLargeLse;
+
+// An element as the products of MATH see it.
+template <Math MATH>
+__device__ __forceinline__ float operand_at(const void* base, int64_t element) {
+  const float x = element_at<MATH>(base, element);
+  return MATH == Math::kTf32 ? __uint_as_float(round_to_tf32(x)) : x;
+}
+
 // sum_j exp(S_j - lse) of one row, key after key: for rows with a large lse, of which there are few.
 template <Math MATH>
 __device__ __noinline__ float sum_of_weights(const KernelParams& p, int batch, int head, int query, float lse) {
@@ -34,8 +46,8 @@ __device__ __noinline__ float sum_of_weights(const KernelParams& p, int batch, i
   for (int key = keys.lower(query) + threadIdx.x % 32; key < keys.upper(query); key += 32) {
     float product = 0.0f;
     for (int column = 0; column < p.head_size; ++column) {
-      product = fmaf(element_at<MATH>(p.query, q + column),
-                     element_at<MATH>(p.key, k + key * p.key_strides.row + column), product);
+      product = fmaf(operand_at<MATH>(p.query, q + column),
+                     operand_at<MATH>(p.key, k + key * p.key_strides.row + column), product);
     }
     sum += expf(modify_score<MATH>(p, terms, product * p.scale, query, key).value - lse);
   }
@@ -59,7 +71,7 @@ __global__ void __launch_bounds__(kRowStatisticsWarps * 32)
   delta = sum_across_warp(delta);
   const float lse = p.lse[row];
   float correction = 0.0f;
-  if (fabsf(lse) >= kLargeLse && lse != -INFINITY) {
+  if (fabsf(lse) >= kCorrectedLse<MATH> && lse != -INFINITY) {
     const float sink = p.sinks != nullptr ? p.sinks[head * p.sinks_stride] : -INFINITY;
     correction = -log2f(sum_of_weights<MATH>(p, batch, head, query, lse) + expf(sink - lse));
   }

@@ -222,7 +222,10 @@ class Consumer {
 
   // Which block has number keys_; `above` is the one before.
   __device__ __forceinline__ KvStep peek(const QueryTile& tile, int above) const {
-    if constexpr (Tile::ANY_TERMS) return KvStep::decode(shared_.step[slot_of<Tile::KV_STAGES>(keys_)]);
+    if constexpr (Tile::ANY_TERMS) {  // read by the lane that hands the slot back
+      const int32_t code = leader_ ? shared_.step[slot_of<Tile::KV_STAGES>(keys_)] : 0;
+      return KvStep::decode(__shfl_sync(~0u, code, 0));
+    }
     return {above - 1, above - 1 == tile.first_block, false};
   }
 

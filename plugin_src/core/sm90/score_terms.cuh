@@ -137,8 +137,8 @@ class ScoreTerms {
 
   __device__ __forceinline__ void give_back(int stage) {
     if (!sources_.streamed()) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) shared_.term_empty[stage][group_].arrive();
+    if constexpr (!Tile::LANES_GIVE_BACK) __syncwarp();
+    if (Tile::LANES_GIVE_BACK || threadIdx.x % 32 == 0) shared_.term_empty[stage][group_].arrive();
   }
 
   __device__ __forceinline__ int lane() const { return thread_ % 32; }

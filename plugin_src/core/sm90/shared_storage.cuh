@@ -67,7 +67,8 @@ struct alignas(1024) SharedStorage {
     fence_proxy_async();
   }
 
-  // By one thread, before anybody waits. One arrival fills a slot; lane 0 of each consuming warp empties it.
+  // By one thread, before anybody waits. One arrival fills a slot; lane 0 of each consuming warp empties it, or
+  // every lane.
   __device__ void init_barriers() {
     for (int stage = 0; stage < Tile::Q_STAGES; ++stage) {
       for (int group = 0; group < Tile::ROW_GROUPS; ++group) {
@@ -85,7 +86,7 @@ struct alignas(1024) SharedStorage {
     for (int stage = 0; stage < Tile::TERM_STAGES; ++stage) {
       for (int group = 0; group < Tile::WARPGROUPS; ++group) {
         term_full[stage][group].init(1);
-        term_empty[stage][group].init(4);
+        term_empty[stage][group].init(Tile::LANES_GIVE_BACK ? 128 : 4);
       }
     }
     fence_barrier_init();

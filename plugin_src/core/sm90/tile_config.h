@@ -74,6 +74,9 @@ struct Tile {
   static constexpr int Q_STAGES = fits(2, 2, TERM_STAGES) ? 2 : 1;
   static constexpr int KV_STAGES = fits(4, Q_STAGES, TERM_STAGES) ? 4 : 2;
   static_assert(fits(KV_STAGES, Q_STAGES, TERM_STAGES), "the tile does not fit");
+  // Where one slot of key terms is written again and again by ordinary stores, each lane says for itself that it has
+  // read them: racecheck takes the word of lane 0 for no other lane.
+  static constexpr bool LANES_GIVE_BACK = KEY_TERMS && TERM_STAGES == 1;
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
