@@ -26,7 +26,6 @@ from ortflash.engine.device import Device
 from ortflash.engine.execution import TensorrtEngine
 from ortflash.engine.prepare import prepare
 from ortflash.engine.profiles import Range
-from ortflash.engine.runtime import get_trt_plugin_path
 from ortflash.engine.verify import compare_engine
 from ortflash.errors import LibraryError, OrtflashError
 from ortflash.graph_tools.rewrite import flash_calls
@@ -36,7 +35,7 @@ from ortflash.runner import run_model
 sys.path.append(str(Path(__file__).resolve().parents[1] / "trt"))
 
 from attention import attention_feed, plain_attention, reference
-from trt8 import AsPython, Engine, Tensorrt8, Tensorrt8Error, library_folder
+from trt8 import AsPython, Engine, Tensorrt8, Tensorrt8Error, open_tensorrt8
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -57,15 +56,11 @@ FASTEST = 0
 
 
 @pytest.fixture(scope="session")
-def trt8(tmp_path_factory: pytest.TempPathFactory) -> Tensorrt8:
-    folder = library_folder()
-    if folder is None:
-        pytest.skip("no TensorRT 8.6: TRT8_LIB does not name a folder with libnvinfer.so.8")
+def trt8() -> Tensorrt8:
     try:
-        plugin = get_trt_plugin_path(tensorrt_major=8)
+        return open_tensorrt8()
     except LibraryError as error:
         pytest.skip(str(error))
-    return Tensorrt8(folder, plugin, tmp_path_factory.mktemp("trt8"))
 
 
 def to_tensorrt(array: Array) -> Array:
@@ -220,10 +215,9 @@ import numpy as np
 import pycuda.driver as cuda
 cuda.init()
 cuda.Device(0).retain_primary_context().push()
-from test_trt8_cuda import Run, Tensorrt8, get_trt_plugin_path, library_folder
+from test_trt8_cuda import Run, open_tensorrt8
 folder = Path(sys.argv[1])
-trt8 = Tensorrt8(library_folder(), get_trt_plugin_path(tensorrt_major=8), folder)
-engine = trt8.load((folder / "engine.plan").read_bytes())
+engine = open_tensorrt8().load((folder / "engine.plan").read_bytes())
 np.save(folder / "there.npy", Run(engine, np.load(folder / "feed.npz"), {{"output": np.float16}}).once()["output"])
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
@@ -280,7 +274,7 @@ def test_speed_beside_tensorrts_own_engine(trt8: Tensorrt8, capsys: pytest.Captu
 
     original = plain_attention()
     rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
-    bench = Bench(trt8, "attention", {OURS: rewritten, "TensorRT": original}, None, Protocol(7, 40.0))
+    bench = Bench(trt8, "attention", {OURS: rewritten, "TensorRT": original}, 3, Protocol(7, 40.0))
     slower = []
     for length in LENGTHS:
         row = bench.race(max(1, 8192 // length), length)

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +29,7 @@ import typer
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from attention import Array, plain_attention
-from trt8 import Engine, Tensorrt8, Tensorrt8Error, library_folder
+from trt8 import Engine, Tensorrt8, Tensorrt8Error, open_tensorrt8
 
 import ortflash
 from ortflash.bench.kernel_cuda import captured
@@ -39,7 +38,6 @@ from ortflash.bench.race import Protocol, race
 from ortflash.bench.results import OURS, Benchmark, Figure, Row
 from ortflash.engine.prepare import prepare
 from ortflash.engine.profiles import Range
-from ortflash.engine.runtime import get_trt_plugin_path
 from ortflash.graph_tools.rewrite import flash_calls
 from ortflash.inputs import generate_feeds, input_specs
 from ortflash.widen import in_float32
@@ -103,13 +101,14 @@ def output_types(model: onnx.ModelProto) -> dict[str, torch.dtype]:
 
 @dataclass(frozen=True)
 class Bench:
-    """TensorRT, a model as it was and as rewritten, and where their engines are kept (None: nowhere)."""
+    """TensorRT, and a model as it was and as rewritten."""
 
     trt8: Tensorrt8
     label: str
     models: Mapping[str, onnx.ModelProto]
     """Candidate -> model; ours and one other."""
-    plans: Path | None
+    level: int
+    """TensorRT's optimization level."""
     protocol: Protocol
 
     @cached_property
@@ -124,17 +123,13 @@ class Bench:
 
     def build(self, name: str, batch: int, length: int) -> bytes:
         """The engine of a candidate for one shape."""
-        kept = self.plans and self.plans / f"{self.label}-{batch}-{length}-{name.replace(' ', '-')}.plan"
-        if kept and kept.exists():
-            return kept.read_bytes()
         feed = make_feed(self.original, batch, length)
         profile = {name: Range(array.shape, array.shape, array.shape) for name, array in feed.items()}
         started = time.monotonic()
         print(f"building {name}, B {batch}, S {length}", flush=True)
-        plan = self.trt8.build(self.models[name].SerializeToString(), profile, fp16=True)
+        model = self.models[name].SerializeToString()
+        plan = self.trt8.build(model, profile, fp16=True, optimization_level=self.level)
         print(f"built in {time.monotonic() - started:.1f} s", flush=True)
-        if kept:
-            kept.write_bytes(plan)
         return plan
 
     def race(self, batch: int, length: int) -> Row:
@@ -219,44 +214,49 @@ def check_layers(engine: Engine, model: onnx.ModelProto) -> None:
     assert len(plugins) == len(flash_calls(model)) > 0
 
 
+def save(row: Row, benchmark: Benchmark, folder: Path) -> None:
+    """Put a row into its file, in the place of an earlier one of the same case."""
+    path = folder / f"{benchmark.name}.json"
+    rows = {one.case: one for one in (Benchmark.load(path).rows if path.exists() else ())} | {row.case: row}
+    in_order = sorted(rows.values(), key=lambda one: int(one.sizes["length"]))
+    replace(benchmark, rows=tuple(in_order)).save(folder)
+
+
 def main(
     models: Annotated[list[str], typer.Argument(help="ONNX files of opset 17 or older, or `attention`.")],
     length: Annotated[list[int] | None, typer.Option(help="Sequence length. Again for more.")] = None,
     tokens: Annotated[int, typer.Option(help="The batch is as large as makes this many tokens.")] = 8192,
     repetitions: Annotated[int, typer.Option(help="Runs of each engine; the median counts.")] = 7,
+    level: Annotated[int, typer.Option(help="TensorRT's optimization level, 0 to 5; its default is 3.")] = 3,
     timing_cache: Annotated[Path | None, typer.Option(help="What TensorRT measured before, and measures now.")] = None,
-    plans: Annotated[Path | None, typer.Option(help="A folder: engines are written to it, and taken from it.")] = None,
-    build_only: Annotated[bool, typer.Option("--build-only", help="Only fill --plans.")] = False,
+    seconds: Annotated[float, typer.Option(help="After so many, no further engine is begun.")] = math.inf,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the JSON.")] = Path("docs/benchmarks"),
 ) -> None:
-    """Build, compare and time; a model's JSON is written after each length, so that what is cut off isn't lost."""
-    folder = library_folder()
-    if folder is None:
-        raise typer.BadParameter("TRT8_LIB does not name a folder with libnvinfer.so.8")
-    protocol = Protocol(repetitions, 40.0)
-    with tempfile.TemporaryDirectory() as work:
-        trt8 = Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
+    """Build, compare and time, one length of all models after another; each row is written at once."""
+    began = time.monotonic()
+    trt8 = open_tensorrt8()
     if timing_cache and timing_cache.exists():
         trt8.measured = timing_cache.read_bytes()
     version = f"{trt8.version // 1000}.{trt8.version // 100 % 10}.{trt8.version % 100}"
-    machine = describe_machine("cuda") | {"TensorRT": f"{version} without cuBLAS and cuDNN"}
+    described = f"{version}, optimization level {level}, without cuBLAS and cuDNN"
+    machine = describe_machine("cuda") | {"TensorRT": described}
+    protocol = Protocol(repetitions, 40.0)
     sentence = protocol.sentence(f"{LAUNCHES} runs in a CUDA graph, after one that isn't timed,")
-    command = " ".join(["python", "tests/trt/bench_trt8.py", *sys.argv[1:]])
+    benches = []
     for model in models:
         original = plain_attention() if model == "attention" else onnx.load(model)
         rewritten = prepare(ortflash.rewrite(original, verify=False).model, int32_masks=True)
-        bench = Bench(trt8, Path(model).stem, {OURS: rewritten, f"TensorRT {version}": original}, plans, protocol)
-        rows: list[Row] = []
-        for one in length or LENGTHS:
-            batch = max(1, tokens // one)
-            if build_only:
-                for name in bench.models:
-                    with suppress(Tensorrt8Error):  # the race says why
-                        bench.build(name, batch, one)
-            else:
-                rows.append(bench.race(batch, one))
-                print(describe(rows[-1]), flush=True)
-                Benchmark(f"trt8-{bench.label}", command, machine, sentence, tuple(rows)).save(output)
+        label = Path(model).stem
+        benches.append(Bench(trt8, label, {OURS: rewritten, f"TensorRT {version}": original}, level, protocol))
+    for one in length or LENGTHS:
+        for model, bench in zip(models, benches, strict=True):
+            if time.monotonic() - began > seconds:
+                print(f"{bench.label}, S {one}: no time left", flush=True)
+                continue
+            row = bench.race(max(1, tokens // one), one)
+            print(describe(row), flush=True)
+            command = f"python tests/trt/bench_trt8.py {model}"
+            save(row, Benchmark(f"trt8-{bench.label}", command, machine, sentence, ()), output)
             if timing_cache:
                 timing_cache.write_bytes(trt8.measured)
 

@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,8 @@ from typing import Any
 from driver import Tensor, _Tensor, _tensors, compile_library
 
 from ortflash.engine.profiles import Range
+from ortflash.engine.runtime import get_trt_plugin_path
+from ortflash.errors import LibraryError
 
 FOLDER_VARIABLE = "TRT8_LIB"
 WORKSPACE_BYTES = 8 << 30
@@ -30,6 +34,19 @@ def library_folder() -> Path | None:
     """Where TensorRT 8.6 lies, or None."""
     folder = os.environ.get(FOLDER_VARIABLE)
     return Path(folder) if folder and (Path(folder) / "libnvinfer.so.8").is_file() else None
+
+
+@functools.cache
+def open_tensorrt8() -> Tensorrt8:
+    """With our plugin, once a process: creating a builder unpacks a gigabyte of kernels.
+
+    Raises LibraryError where there is no TensorRT 8.6, or no plugin was built.
+    """
+    folder = library_folder()
+    if folder is None:
+        raise LibraryError(f"no TensorRT 8.6: {FOLDER_VARIABLE} does not name a folder with libnvinfer.so.8")
+    with tempfile.TemporaryDirectory() as work:
+        return Tensorrt8(folder, get_trt_plugin_path(tensorrt_major=8), Path(work))
 
 
 class Tensorrt8:
