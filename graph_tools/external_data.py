@@ -13,7 +13,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
+import numpy.typing as npt
+import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
@@ -55,6 +58,29 @@ def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
 def location_of(tensor: TensorProto) -> str:
     """The file name that a tensor with external data gives, relative to the model's folder; "" where it has none."""
     return next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+
+
+def load_data(tensor: TensorProto, folder: Path | None) -> None:
+    """Take a tensor's external data into it; onnx itself follows no links."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return
+    file = ((folder or Path()) / location_of(tensor)).resolve()
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = file.name
+    onnx.external_data_helper.load_external_data_for_tensor(tensor, str(file.parent))
+    tensor.data_location = TensorProto.DEFAULT
+    tensor.ClearField("external_data")
+
+
+def values_of(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any]:
+    """A tensor's elements, wherever they lie."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        copy = TensorProto()
+        copy.CopyFrom(tensor)
+        load_data(copy, folder)
+        tensor = copy
+    return onnx.numpy_helper.to_array(tensor)
 
 
 def check_locations(model: ModelProto, path: Path) -> None:
@@ -123,7 +149,7 @@ def copy_model(model: ModelProto, source: Path, target: Path, *, copy_data: bool
 
 def _move_data(model: ModelProto, data_folder: Path | None, path: Path, *, copy_data: bool) -> None:
     """Copy external data beside ``path`` where it lies elsewhere, or refuse to leave it behind."""
-    locations = sorted({location_of(tensor) for tensor in external_tensors(model)})
+    locations = _locations(model)
     if not locations or data_folder is None or data_folder.resolve() == path.parent.resolve():
         return
     if not copy_data:
@@ -139,6 +165,34 @@ def _move_data(model: ModelProto, data_folder: Path | None, path: Path, *, copy_
             )
     for location in locations:
         copy_file(data_folder / location, path.parent / location)
+
+
+def links_out(model: ModelProto, folder: Path) -> list[str]:
+    """External data of which the file in ``folder`` is a link to another folder, as in model caches."""
+    inside = folder.resolve()
+    return [name for name in _locations(model) if not (folder / name).resolve().is_relative_to(inside)]
+
+
+def links_followed(model: ModelProto, folder: Path) -> tuple[ModelProto, Path]:
+    """The model with each link in its external data's paths followed, and the folder that the paths are in then.
+
+    ONNX Runtime refuses data that a link leads to outside of the folder. ``model`` itself where there is no such link.
+    """
+    if not links_out(model, folder):
+        return model, folder
+    real = {location: (folder / location).resolve() for location in _locations(model)}
+    common = Path(os.path.commonpath([path.parent for path in real.values()]))
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for tensor in external_tensors(copy):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = str(real[entry.value].relative_to(common))
+    return copy, common
+
+
+def _locations(model: ModelProto) -> list[str]:
+    return sorted({location_of(tensor) for tensor in external_tensors(model)})
 
 
 def copy_file(source: Path, target: Path) -> None:

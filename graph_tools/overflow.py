@@ -17,6 +17,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from .edits import SiteEdit
+from .external_data import values_of
 from .names import Names
 from .scopes import Scope, all_names, all_scopes
 
@@ -112,5 +113,5 @@ def _scalar(
         tensor = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
     if tensor is None or int(np.prod(tensor.dims)) != 1:
         return None
-    value = onnx.numpy_helper.to_array(tensor, str(folder or "")).reshape(())
+    value = values_of(tensor, folder).reshape(())
     return value if value.dtype.kind == "f" or value.dtype.name == "bfloat16" else None

@@ -12,7 +12,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto
 
 from .errors import InvalidModelError
-from .scopes import Scope, all_scopes, subgraphs
+from .scopes import Scope, all_scopes, descendants, root_scopes, subgraphs
 
 _SMALL = 1024
 """An initializer of up to so many elements may be a shape that inference needs; its values go into the skeleton."""
@@ -26,9 +26,10 @@ def check_model(model: ModelProto, name: str) -> None:
     """
     try:
         _check_opsets(model)
+        imports = [*model.opset_import, *_unnamed_imports(model)]
         for scope in all_scopes(model):
-            _check_scope(model, scope)
-        _check_types(model)
+            _check_scope(model, scope, imports)
+        _check_types(model, imports)
     except _BrokenError as error:
         raise InvalidModelError(f"{name}: {error}.") from None
 
@@ -46,10 +47,9 @@ def _check_opsets(model: ModelProto) -> None:
         raise _BrokenError(f"it imports opset {standard[0]}, and onnx {onnx.__version__} knows 1 to {newest}")
 
 
-def _check_scope(model: ModelProto, scope: Scope) -> None:
+def _check_scope(model: ModelProto, scope: Scope, imports: Iterable[OperatorSetIdProto]) -> None:
     container, root = scope.container, scope.root.container
-    imports = root.opset_import if isinstance(root, FunctionProto) else model.opset_import
-    context = _context(model, imports)
+    context = _context(model, root.opset_import if isinstance(root, FunctionProto) else imports)
     known = _names_around(scope)
     for node in container.node:
         for name in filter(None, node.output):
@@ -110,24 +110,32 @@ def _check_tensor(tensor: TensorProto) -> None:
             )
 
 
-def _check_types(model: ModelProto) -> None:
+def _check_types(model: ModelProto, imports: Iterable[OperatorSetIdProto]) -> None:
     """Types and ranks, as far as ONNX can infer them, on a copy without weights."""
     try:
-        onnx.shape_inference.infer_shapes(_skeleton(model), check_type=True)
+        onnx.shape_inference.infer_shapes(_skeleton(model, imports), check_type=True)
     except onnx.shape_inference.InferenceError as error:
         raise _BrokenError(f"its types or shapes contradict each other: {_first_line(error)}") from None
 
 
-def _skeleton(model: ModelProto) -> ModelProto:
+def _unnamed_imports(model: ModelProto) -> list[OperatorSetIdProto]:
+    """Domains of nodes that the model doesn't import: version 1.
+
+    ONNX Runtime's optimizer leaves com.microsoft out, and ONNX Runtime runs that; in a function it doesn't.
+    """
+    named = {"", "ai.onnx", *(entry.domain for entry in model.opset_import)}
+    found = {node.domain for scope in descendants(root_scopes(model)[0]) for node in scope.container.node}
+    return [OperatorSetIdProto(domain=domain, version=1) for domain in sorted(found - named)]
+
+
+def _skeleton(model: ModelProto, imports: Iterable[OperatorSetIdProto]) -> ModelProto:
     graph = GraphProto(name=model.graph.name, node=model.graph.node, input=model.graph.input, output=model.graph.output)
     for tensor in model.graph.initializer:
         if tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > _SMALL:
             graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         else:
             graph.initializer.add().CopyFrom(tensor)
-    return ModelProto(
-        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
-    )
+    return ModelProto(ir_version=model.ir_version, opset_import=imports, functions=model.functions, graph=graph)
 
 
 def _context(model: ModelProto, imports: Iterable[OperatorSetIdProto]) -> onnx.checker.C.CheckerContext:

@@ -160,6 +160,7 @@ def rewrite(
     elif output is not None and (verification is None or verification.model_passed):
         external_data.save_model(result, output, data_folder=work.folder, copy_data=copy_data)
         written = Path(output)
+        work.note_links(written.parent)
     return RewriteResult(result, work.report(), verification, written)
 
 
@@ -328,6 +329,15 @@ class _Work:
         verification = Verification(tuple(checks), tuple(outputs), notes)
         self._notes += notes
         return result, verification
+
+    def note_links(self, folder: Path) -> None:
+        """A note where the file that was written into ``folder`` finds its weights by a link out of it."""
+        links = external_data.links_out(self.model, folder)
+        if links:
+            self._notes.append(
+                f"The weights {links[0]!r} are a link out of {folder}, which new versions of ONNX Runtime don't follow "
+                "from a file that isn't a link itself; with -o into another folder, --copy-data copies them."
+            )
 
     def write_unchanged(self, output: PathLike | None, copy_data: bool) -> Path | None:
         """Nothing was fused: the output is the input, byte for byte."""

@@ -23,6 +23,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from .graph_tools.external_data import load_data
 from .graph_tools.scopes import all_scopes, subgraphs
 
 _SHAPE_OPS = ("Shape", "Size")
@@ -139,10 +140,7 @@ def standalone(
     graph.node.extend(piece.nodes)
     graph.initializer.extend(piece.initializers)
     for tensor in graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder or Path()))
-            tensor.ClearField("data_location")
-            tensor.ClearField("external_data")
+        load_data(tensor, folder)
     for name in dict.fromkeys((*piece.border, *piece.extra_inputs)):
         elem_type = onnx.helper.np_dtype_to_tensor_dtype(feed[name].dtype)
         graph.input.append(onnx.helper.make_tensor_value_info(name, elem_type, feed[name].shape))

@@ -58,6 +58,10 @@ def create_session(model: ModelProto | bytes, *, folder: Path | None = None, opt
     options.log_severity_level = _FATAL_ONLY
     if not optimise:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if folder is not None and not isinstance(model, bytes):
+        from .graph_tools.external_data import links_followed
+
+        model, folder = links_followed(model, folder)
     if folder is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     library = library_path()

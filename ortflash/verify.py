@@ -24,6 +24,7 @@ from .criterion import Comparison, compare
 from .errors import OrtflashError
 from .extract import Cutter, Piece, standalone
 from .graph_tools.edits import SiteEdit
+from .graph_tools.external_data import values_of
 from .graph_tools.normal_form import AttentionForm
 from .graph_tools.op_schema import schema
 from .graph_tools.rearrange import from_pattern
@@ -376,7 +377,7 @@ class Verifier:
         raise OrtflashError(f"nothing calls {function.path}")
 
     def _constant(self, tensor: onnx.TensorProto) -> npt.NDArray[Any]:
-        return onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
+        return values_of(tensor, self.folder)
 
 
 def fused_edits(edits: Sequence[SiteEdit], rewritten: ModelProto) -> list[SiteEdit]:

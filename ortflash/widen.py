@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from .graph_tools.external_data import values_of
 from .graph_tools.scopes import subgraphs
 
 _NARROWER = {
@@ -70,7 +71,7 @@ class _Widener:
 
     def tensor(self, tensor: TensorProto) -> None:
         if self._is_narrower(tensor.data_type):
-            values = onnx.numpy_helper.to_array(tensor, str(self.folder or ""))
+            values = values_of(tensor, self.folder)
             wide = values.astype(onnx.helper.tensor_dtype_to_np_dtype(self.elem_type))
             tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
 

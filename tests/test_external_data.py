@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from blocks import Block, feed_for, model_of
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -100,6 +101,29 @@ def test_an_output_elsewhere_is_refused_unless_data_may_be_copied(model: Path, t
     onnx.checker.check_model(str(other / "out.onnx"))
     assert api.verify(model, other / "out.onnx").passed
     assert api.restore(other / "out.onnx", other / "back.onnx")[1] == 1
+
+
+def test_a_model_behind_links_is_verified_and_written_elsewhere(model: Path, tmp_path: Path) -> None:
+    """As model caches keep them: links into a folder of files without meaningful names."""
+    blobs, snapshot, other = (tmp_path / name for name in ("blobs", "snapshot", "other"))
+    for folder in (blobs, snapshot, other):
+        folder.mkdir()
+    for name, blob in (("model.onnx", "1f"), ("weights.bin", "2e")):
+        (model.parent / name).rename(blobs / blob)
+        (snapshot / name).symlink_to(Path("..") / "blobs" / blob)
+    linked = snapshot / "model.onnx"
+
+    result = ortflash.rewrite(linked, snapshot / "out.onnx")
+    assert result.exit_code == 0
+    assert result.verification is not None
+    assert "'weights.bin' are a link out of" in result.report.notes[-1]
+    assert (snapshot / "weights.bin").is_symlink()
+    assert api.verify(linked, snapshot / "out.onnx").passed
+    result = ortflash.rewrite(linked, other / "out.onnx", copy_data=True)
+    assert (result.exit_code, result.report.notes) == (0, ())
+    assert not (other / "weights.bin").is_symlink()
+    assert api.verify(linked, other / "out.onnx").passed
+    onnxruntime.InferenceSession(other / "out.onnx", providers=["CPUExecutionProvider"])
 
 
 def test_data_of_another_model_is_never_overwritten(model: Path, tmp_path: Path) -> None:
@@ -236,15 +260,6 @@ def test_beyond_2_gib(huge: Path) -> None:
     again = huge.parent / "again.onnx"
     assert ortflash.rewrite(output, again, verify=False).exit_code == 1
     assert again.read_bytes() == output.read_bytes()
-
-
-def test_data_behind_a_link_is_read_as_model_caches_have_it(model: Path, tmp_path: Path) -> None:
-    data = model.parent / "weights.bin"
-    data.rename(tmp_path / "blob")
-    data.symlink_to(tmp_path / "blob")
-    result = ortflash.rewrite(model, model.parent / "out.onnx", verify=False)  # onnxruntime runs no model of links
-    assert result.fused == 1
-    assert data.is_symlink()
 
 
 def test_data_that_is_missing_or_cut_short_is_one_sentence(model: Path) -> None:

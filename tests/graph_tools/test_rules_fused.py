@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from graphs import QKV, assert_same_numbers, draw, edit_of, form_of, fused, model, refusal_of, run
 
+import ortflash
+
 ATTENTION = "y = Attention<{}>(q, k, v{})"
 FLAT = "float[B,S,64] q, float[B,T,64] k, float[B,T,64] v"
 FLAT_OUT = "float[B,S,64] y"
@@ -193,3 +195,15 @@ def test_group_query_attention_with_a_past_refuses() -> None:
     inputs = f"{GROUPED}, float[B,2,L,16] a, float[B,2,L,16] b"
     outputs = f"{FLAT_OUT}, float[B,2,M,16] pk, float[B,2,M,16] pv"
     assert refusal_of(model(body, inputs=inputs, outputs=outputs, constants="", domains=MICROSOFT)).rule == "cache"
+
+
+def test_a_file_without_the_import_of_its_fused_nodes() -> None:
+    """As ONNX Runtime's optimizer writes it, and ONNX Runtime runs it; one such node stays."""
+    graph = model(
+        "a = com.microsoft.Gelu(q) kt = Transpose<perm=[0,1,3,2]>(k) s = MatMul(a, kt)"
+        " p = Softmax<axis=-1>(s) y = MatMul(p, v)",
+        domains=MICROSOFT,
+    )
+    del graph.opset_import[1]
+    assert ortflash.rewrite(graph).exit_code == 0
+    assert_same_numbers(graph)
