@@ -73,6 +73,23 @@ def test_case(case: AttentionCase) -> None:
     check(output, expect(case)[0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("heads", "length", "kernel"),
+    [(1, 60, "64x128"), (4, 197, "128x208"), (3, 257, "192x112"), (3, 384, "192x128")],  # for three multiprocessors
+)
+def test_tiles_are_chosen_by_padding_and_rounds(
+    emulated: core.CoreLibrary, heads: int, length: int, kernel: str, dtype: str
+) -> None:
+    case = AttentionCase("tiles", num_heads=heads, q_len=length, head_size=64, dtype=dtype)
+    inputs = case.make_inputs()
+    arrays = {**inputs, "output": np.empty_like(inputs["query"])}
+    params = core.make_params({name: core.TensorView.of_array(array) for name, array in arrays.items()})
+    assert emulated.describe(params) == f"sm90-d64-{kernel}"
+    output, _ = run(case, return_lse=0)
+    check(output, expect(case)[0])
+
+
 def check_gradients(case: AttentionCase, implementation: str, inputs: dict[str, Any] | None = None) -> None:
     """Hold the gradients against the reference; skips what the implementation doesn't take."""
     given: dict[str, Any] = case.make_inputs()

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
   __syncthreads();
 
   if (threadIdx.x < 128) {
-    give_registers_up_to<Tile::PRODUCER_REGISTERS>();
+    if constexpr (Tile::GIVES_REGISTERS) give_registers_up_to<Tile::PRODUCER_REGISTERS>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     if (warp == 0) {
       OperandLoader<Tile>(maps, params, shared).run();
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
       if constexpr (Tile::TERMS) TermLoader<Tile>(maps, params, shared).run();
     }
   } else {
-    take_registers_up_to<Tile::CONSUMER_REGISTERS>();
+    if constexpr (Tile::GIVES_REGISTERS) take_registers_up_to<Tile::CONSUMER_REGISTERS>();
     Consumer<Tile>(params, shared).run();
   }
 }

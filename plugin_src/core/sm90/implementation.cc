@@ -22,8 +22,10 @@ Status hardware() {
 }
 
 Status accepts(const AttentionParams& params) {
+  const Gpu* gpu = nullptr;
   const Kernel* kernel = nullptr;
-  return choose_kernel(params, &kernel);
+  const Status status = current_gpu(&gpu);
+  return status.ok() ? choose_kernel(params, *gpu, &kernel) : status;
 }
 
 // Small problems leave these large tiles mostly empty, and a tile walks over all its keys alone.
@@ -35,8 +37,10 @@ bool slower_than_others(const AttentionParams& params) {
 size_t workspace_size(const AttentionParams&, const Execution&) { return 0; }
 
 void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
+  const Gpu* gpu = nullptr;
   const Kernel* kernel = nullptr;
-  const Status status = choose_kernel(params, &kernel);
+  Status status = current_gpu(&gpu);
+  if (status.ok()) status = choose_kernel(params, *gpu, &kernel);
   std::snprintf(name, capacity, "%s", status.ok() ? kernel->name : status.message);
 }
 
@@ -58,7 +62,7 @@ Status forward(const AttentionParams& params, const Execution& execution) {
   const Gpu* gpu = nullptr;
   const Kernel* kernel = nullptr;
   Status status = current_gpu(&gpu);
-  if (status.ok()) status = choose_kernel(params, &kernel);
+  if (status.ok()) status = choose_kernel(params, *gpu, &kernel);
   if (status.ok()) status = prepare(*kernel, *gpu);
   Plan plan;
   if (status.ok()) status = make_plan(params, *kernel, *gpu, &plan);

@@ -1,6 +1,6 @@
 // Which tiles are compiled, for one element type. The host takes the first row that fits the use and the head sizes, or
-// one below it for the same sizes that computes its rows, padded to whole tiles, in less time. Figures: TFLOP/s on an
-// H200, 16,384 tokens, fp16, 2026-11-29.
+// one below it for the same sizes that needs less time, padding and rounds counted (relative_time in plan.cc). Figures:
+// TFLOP/s on an H200, 16,384 tokens, fp16, 2026-11-29; those in us 2026-12-01.
 #pragma once
 
 #include "forward_kernel.cuh"
@@ -33,8 +33,15 @@ KernelList kernels(DType dtype) {
       kernel<Tile<T, 64, 128, 3, kLazy | kSumByProduct>>("sm90-d64-192x128", dtype, kFull),
       // S 512 / 1024 / 2048: 240 / 316 / 415; in turns 227 / 305 / 411, but full 389 instead of 384
       kernel<Tile<T, 64, 128, 3, kLazy | kSumByProduct | kNoTurns>>("sm90-d64-192x128-causal", dtype, kBanded),
-      // per row 1.19 to 1.24 times as long at S 512 to 4096; S 197: 160 instead of 132
+      // a row takes 1.19 to 1.24 times as long at S 512 to 4096; S 197: 160 instead of 132
       kernel<Tile<T, 64, 128, 2, kLazy | kSumByProduct>>("sm90-d64-128x128", dtype, kFull | kBanded, 1.2f),
+      // keys padded to 112s or in one step: S 257 187 us instead of 205, S 197 147 instead of 161; else 1.06 and 1.12
+      // times as long a key
+      kernel<Tile<T, 64, 112, 3, kLazy | kSumByProduct>>("sm90-d64-192x112", dtype, kFull, 1.06f),
+      kernel<Tile<T, 64, 208, 2, kLazy | kSumByProduct | kNoTurns>>("sm90-d64-128x208", dtype, kFull, 1.34f),
+      // where there are few tiles: one sequence of 16 heads, S 128 / 256 / 512, 4.8 / 5.8 / 7.9 us instead of 5.6 / 6.9
+      // / 11
+      kernel<Tile<T, 64, 128, 1, kLazy | kSumByProduct | kNoTurns>>("sm90-d64-64x128", dtype, kFull | kBanded, 1.68f),
       kernel<Tile<T, 64, 128, 3, kLazy>>("sm90-d64-192x128-lse", dtype, kFull | kBanded),
       kernel<Tile<T, 64, 128, 3, kLazy | kBiasTiles>>("sm90-d64-192x128-bias", dtype, kBiased),
       kernel<Tile<T, 64, 128, 3, kLazy | kMaskTiles>>("sm90-d64-192x128-mask", dtype, kMasked),

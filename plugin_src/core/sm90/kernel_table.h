@@ -25,7 +25,7 @@ struct Kernel {
   bool scaled;  // multiplies scores by scale itself: scale_log2 is log2(e)
   int head;     // D and E fit into this
   int block_q, block_kv;
-  float row_cost;     // time that a row of a tile takes, in that of the first kernel for the same calls
+  float row_cost;     // time that a row and a key of a tile take, in that of the first kernel for the same calls
   bool whole_rounds;  // causal tiles are dealt in whole rounds where their keys and values fit in L2
   int threads;
   int shared_bytes;

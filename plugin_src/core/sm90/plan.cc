@@ -111,13 +111,18 @@ Use use_of(const AttentionParams& p) {
 
 Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.row, 1}; }
 
-double time_of_rows(const AttentionParams& p, const Kernel& kernel) {
-  return static_cast<double>(ceil_div(p.q_len, kernel.block_q) * kernel.block_q) * kernel.row_cost;
+// In which proportion kernels for one head size need time: rows and keys padded to whole tiles, and whole rounds of
+// tiles over the multiprocessors; where rows differ in length, the next round begins before all are through.
+double relative_time(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu, unsigned use) {
+  const double tiles = static_cast<double>(ceil_div(p.q_len, kernel.block_q) * p.batch * p.num_heads);
+  const double rounds = std::max(1.0, tiles / gpu.multiprocessors);
+  const double keys = static_cast<double>(ceil_div(p.kv_len, kernel.block_kv) * kernel.block_kv);
+  return (use == kFull ? std::ceil(rounds) : rounds) * kernel.block_q * kernel.row_cost * keys;
 }
 
 }  // namespace
 
-Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
+Status choose_kernel(const AttentionParams& p, const Gpu& gpu, const Kernel** kernel) {
   if (p.q_len >= kMaxLength || p.kv_len >= kMaxLength) {
     return make_status(StatusCode::kUnsupported, "sm90 takes lengths below 2^28");
   }
@@ -144,8 +149,8 @@ Status choose_kernel(const AttentionParams& p, const Kernel** kernel) {
       const Kernel& candidate = list.first[i];
       if ((candidate.uses & wanted) == 0 || candidate.head < std::max(p.head_size, p.v_head_size)) continue;
       if (p.softmax_lse != nullptr && !candidate.writes_lse) continue;
-      const bool faster =
-          best != nullptr && candidate.head == best->head && time_of_rows(p, candidate) < time_of_rows(p, *best);
+      const bool faster = best != nullptr && candidate.head == best->head &&
+                          relative_time(p, candidate, gpu, wanted) < relative_time(p, *best, gpu, wanted);
       if (best == nullptr || faster) best = &candidate;
     }
     if (best != nullptr) {

@@ -9,7 +9,7 @@
 namespace ortflash::sm90 {
 
 // The kernel for a call, or the reason why these kernels don't take it. Looks at pointers only for their alignment.
-Status choose_kernel(const AttentionParams& params, const Kernel** kernel);
+Status choose_kernel(const AttentionParams& params, const Gpu& gpu, const Kernel** kernel);
 
 // Whether bias or mask must be fetched element by element here (TermSource::kElements), where sm80 loads them in fours.
 bool stages_what_others_load(const AttentionParams& params);

@@ -79,7 +79,9 @@ struct Tile {
   static constexpr bool LANES_GIVE_BACK = KEY_TERMS && TERM_STAGES == 1;
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
 
-  // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread.
+  // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread; with 256 threads
+  // everybody has enough.
+  static constexpr bool GIVES_REGISTERS = WARPGROUPS > 1;
   static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 72 : 40;
   static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : ANY_TERMS ? 216 : 232;
 };

@@ -281,7 +281,7 @@ Status launch(const char* name, int64_t grid, int threads, int shared_bytes, Cal
 
 Status forward(const AttentionParams& params, const Execution&) {
   const Kernel* kernel = nullptr;
-  Status status = choose_kernel(params, &kernel);
+  Status status = choose_kernel(params, kGpu, &kernel);
   Plan plan;
   if (status.ok()) status = make_plan(params, *kernel, kGpu, &plan);
   if (!status.ok()) return status;
@@ -313,7 +313,7 @@ Status backward(const AttentionGradParams& params, const Execution& execution) {
 
 void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
   const Kernel* kernel = nullptr;
-  const Status status = choose_kernel(params, &kernel);
+  const Status status = choose_kernel(params, kGpu, &kernel);
   std::snprintf(name, capacity, "%s", status.ok() ? kernel->name : status.message);
 }
 
@@ -342,7 +342,7 @@ ImplementationList cpu_implementations() {
   static const Implementation list[] = {{"sm90-emulated", kAllFeatures & ~kMissing, 512, [] { return Status{}; },
                                          [](const AttentionParams& p) {
                                            const sm90::Kernel* kernel = nullptr;
-                                           return sm90::choose_kernel(p, &kernel);
+                                           return sm90::choose_kernel(p, sm90::kGpu, &kernel);
                                          },
                                          [](const AttentionParams&, const Execution&) -> size_t { return 0; },
                                          sm90::forward, sm90::describe}};
