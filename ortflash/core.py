@@ -22,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .attributes import Attributes
 from .errors import OrtflashError
 
 Array = NDArray[Any]
@@ -205,51 +206,30 @@ class TensorView:
         return cls(pointer, dtype, shape, strides)
 
 
-def make_params(
-    tensors: Mapping[str, TensorView],
-    *,
-    num_heads: int = 0,
-    kv_num_heads: int = 0,
-    scale: float = 0.0,
-    is_causal: int = 0,
-    causal_alignment: str = "top_left",
-    window_left: int = -1,
-    window_right: int = -1,
-    softcap: float = 0.0,
-    mask_fill: float = -math.inf,
-    block_size: int = 128,
-    dropout_p: float = 0.0,
-    precise: bool = False,
-) -> Params:
+def make_params(tensors: Mapping[str, TensorView], *, precise: bool = False, **attributes: Any) -> Params:
     """Translate views and the operator's attributes to the C struct.
 
     Args:
         tensors: ``query``, ``key``, ``value``, ``output`` in 4-D (B,N,S,D) or 3-D (B,S,N*D) layout, and any of
             ``attn_bias``, ``attn_mask``, ``key_lengths``, ``block_mask``, ``sinks``, ``dropout_seed``,
             ``softmax_lse``.
-        num_heads: Query heads; needed for 3-D tensors.
-        kv_num_heads: Key/value heads; needed for 3-D tensors.
-        scale: Factor on query @ key^T; 0 = 1/sqrt(D).
-        is_causal: 1 for the causal diagonal.
-        causal_alignment: ``top_left`` or ``bottom_right``.
-        window_left: Keys before the diagonal; -1 = unbounded.
-        window_right: Keys after the diagonal; -1 = unbounded.
-        softcap: 0 = off.
-        mask_fill: The score that a False in ``attn_mask`` leaves.
-        block_size: Rows and columns of one element of ``block_mask``.
-        dropout_p: Rate at which weights are dropped, by ``dropout_seed`` (2,) int64; 0 = off.
         precise: fp32-accurate products on GPUs; otherwise they have 16 bits, or TF32's 11 for short queries.
+        **attributes: The operator's (:class:`~.attributes.Attributes`).
 
     Raises:
-        CoreError: Shapes or types that don't belong together, with the input's name and both shapes.
+        CoreError: Shapes or types that don't belong together, with the input's name and both shapes; attributes that
+            there aren't, or of another type.
     """
-    query = _as_heads("query", tensors["query"], num_heads)
-    key = _as_heads("key", tensors["key"], kv_num_heads)
-    value = _as_heads("value", tensors["value"], kv_num_heads)
-    output = _as_heads("output", tensors["output"], num_heads)
+    given = read_attributes(attributes)
+    query = _as_heads("query", tensors["query"], given.num_heads)
+    key = _as_heads("key", tensors["key"], given.kv_num_heads)
+    value = _as_heads("value", tensors["value"], given.kv_num_heads)
+    output = _as_heads("output", tensors["output"], given.num_heads)
     batch, heads, q_len, head_size = query.shape
     kv_heads, kv_len = key.shape[1:3]
     v_head_size = value.shape[3]
+    if query.dtype not in _DTYPES:
+        raise CoreError(f"query is {query.dtype}; it must be one of {', '.join(_DTYPES)}.")
     for name, view, shape in (
         ("key", key, (batch, kv_heads, kv_len, head_size)),
         ("value", value, (batch, kv_heads, kv_len, v_head_size)),
@@ -260,18 +240,11 @@ def make_params(
                 f"{name} is {view.dtype} {list(view.shape)} (B,heads,rows,size); beside query {query.dtype} "
                 f"{list(query.shape)} it must be {query.dtype} {list(shape)}."
             )
-    if query.dtype not in _DTYPES:
-        raise CoreError(f"query is {query.dtype}; it must be one of {', '.join(_DTYPES)}.")
 
     params = Params(
         struct_bytes=ctypes.sizeof(Params),
         dtype=_DTYPES[query.dtype],
-        is_causal=int(is_causal),
-        causal_alignment=_ALIGNMENTS[causal_alignment],
         precise=int(precise),
-        scale=scale,
-        softcap=softcap,
-        mask_fill=mask_fill,
         batch=batch,
         num_heads=heads,
         kv_num_heads=kv_heads,
@@ -279,10 +252,6 @@ def make_params(
         kv_len=kv_len,
         head_size=head_size,
         v_head_size=v_head_size,
-        window_left=window_left,
-        window_right=window_right,
-        block_size=block_size,
-        dropout_p=dropout_p,
         query=query.pointer,
         key=key.pointer,
         value=value.pointer,
@@ -292,10 +261,14 @@ def make_params(
         value_strides=_Strides(*value.strides),
         output_strides=_Strides(*output.strides),
     )
+    for name, number in dataclasses.asdict(given).items():
+        if name not in ("num_heads", "kv_num_heads"):  # the tensors say how many
+            setattr(params, name, _ALIGNMENTS[number] if name == "causal_alignment" else number)
     full = (batch, heads, q_len, kv_len)
     if (bias := tensors.get("attn_bias")) is not None:
         if bias.dtype not in (query.dtype, "float32"):
-            raise CoreError(f"attn_bias is {bias.dtype}; it must be {query.dtype} or float32.")
+            allowed = dict.fromkeys((query.dtype, "float32"))
+            raise CoreError(f"attn_bias is {bias.dtype}; it must be {' or '.join(allowed)}.")
         params.attn_bias, params.bias_dtype = bias.pointer, _DTYPES[bias.dtype]
         params.bias_strides = _broadcast("attn_bias", bias, full)
     if (mask := tensors.get("attn_mask")) is not None:
@@ -303,7 +276,7 @@ def make_params(
         params.mask_strides = _broadcast("attn_mask", mask, full)
     if (blocks := tensors.get("block_mask")) is not None:
         params.block_mask = _checked("block_mask", blocks, "bool").pointer
-        shape = (batch, heads, -(-q_len // block_size), -(-kv_len // block_size))
+        shape = (batch, heads, -(-q_len // given.block_size), -(-kv_len // given.block_size))
         params.block_mask_strides = _broadcast("block_mask", blocks, shape)
     if (lengths := tensors.get("key_lengths")) is not None:
         params.key_lengths = _checked("key_lengths", lengths, "int32").pointer
@@ -335,7 +308,7 @@ def make_grad_params(
             ``d_key`` and ``d_value``, which are written, like the inputs that they belong to; and, where they are
             asked for, ``d_attn_bias`` and ``d_sinks``, likewise.
         deterministic: The same bits every time, also on a GPU.
-        **attributes: The forward's (:func:`make_params`).
+        **attributes: The forward's (:class:`~.attributes.Attributes`).
 
     Raises:
         CoreError: Shapes or types that don't belong together, with the tensor's name and both shapes.
@@ -368,20 +341,46 @@ def _like(name: str, view: TensorView, of: str, other: TensorView) -> TensorView
     return view
 
 
-def _as_heads(name: str, view: TensorView, heads: int) -> TensorView:
+def output_shape(query: tuple[int, ...], value: tuple[int, ...], given: Attributes) -> tuple[int, ...]:
+    """Shape of the output for these shapes of query and value: query's layout with the values' size last.
+
+    Raises:
+        CoreError: They don't have 3 or 4 axes, or can't be split into the heads that the attributes say.
+    """
+    batch, heads, rows, _ = _heads_shape("query", query, given.num_heads)
+    size = _heads_shape("value", value, given.kv_num_heads)[3]
+    return (batch, heads, rows, size) if len(query) == 4 else (batch, rows, heads * size)
+
+
+def _heads_shape(name: str, shape: tuple[int, ...], heads: int) -> tuple[int, int, int, int]:
     """(B,rows,heads*size) or (B,heads,rows,size) -> (B,heads,rows,size)."""
+    if len(shape) == 4:
+        if heads not in (0, shape[1]):
+            raise CoreError(f"{name} {list(shape)} has {shape[1]} heads, but the attribute says {heads}.")
+        return (shape[0], shape[1], shape[2], shape[3])
+    if len(shape) != 3:
+        raise CoreError(f"{name} {list(shape)} has {len(shape)} axes; it must have 3 or 4.")
+    if heads <= 0 or shape[2] % heads != 0:
+        raise CoreError(f"{name} {list(shape)} cannot be split into {heads} heads along its last axis.")
+    return (shape[0], heads, shape[1], shape[2] // heads)
+
+
+def _as_heads(name: str, view: TensorView, heads: int) -> TensorView:
+    """The view as (B,heads,rows,size)."""
+    shape = _heads_shape(name, view.shape, heads)
     if len(view.shape) == 4:
-        if heads not in (0, view.shape[1]):
-            raise CoreError(f"{name} {list(view.shape)} has {view.shape[1]} heads, but the attribute says {heads}.")
         return view
-    if len(view.shape) != 3:
-        raise CoreError(f"{name} {list(view.shape)} has {len(view.shape)} axes; it must have 3 or 4.")
-    if heads <= 0 or view.shape[2] % heads != 0:
-        raise CoreError(f"{name} {list(view.shape)} cannot be split into {heads} heads along its last axis.")
-    size = view.shape[2] // heads
     batch_stride, row_stride, column_stride = view.strides
-    shape = (view.shape[0], heads, view.shape[1], size)
-    return TensorView(view.pointer, view.dtype, shape, (batch_stride, size * column_stride, row_stride, column_stride))
+    strides = (batch_stride, shape[3] * column_stride, row_stride, column_stride)
+    return TensorView(view.pointer, view.dtype, shape, strides)
+
+
+def read_attributes(given: Mapping[str, Any]) -> Attributes:
+    """The given attributes, the others by default; CoreError where there is no such, or not of such a value."""
+    problem = Attributes.problem(given)
+    if problem:
+        raise CoreError(f"{problem}.")
+    return Attributes.of(given)
 
 
 def _broadcast(name: str, view: TensorView, shape: tuple[int, int, int, int]) -> Any:
@@ -619,7 +618,7 @@ def attention(
         out: Where to write the output; of its shape and type, any strides. Default: a new array.
         threads: How many threads work on the call.
         implementation: One of ``library().implementations()``, or "" for the preferred one.
-        **attributes: The operator's other attributes (:func:`make_params`).
+        **attributes: The operator's other attributes (:class:`~.attributes.Attributes`).
 
     Returns:
         The output, and softmax_lse (B,N,S) float32 or None.
@@ -638,18 +637,19 @@ def attention(
         "sinks": sinks,
         "dropout_seed": dropout_seed,
     }
-    arrays = {name: array for name, array in given.items() if array is not None}
-    heads = query.shape[1] if query.ndim == 4 else int(attributes.get("num_heads", 0))
+    required = ("query", "key", "value")
+    views = {name: _view(name, array) for name, array in given.items() if array is not None or name in required}
+    read = read_attributes(attributes)
     if out is None:
-        kv_heads = value.shape[1] if value.ndim == 4 else int(attributes.get("kv_num_heads", 0))
-        last = value.shape[-1] if query.ndim == 4 else heads * (value.shape[-1] // max(kv_heads, 1))
-        out = np.empty((*query.shape[:-1], last), query.dtype)
-    arrays["output"] = out
+        out = np.empty(output_shape(query.shape, value.shape, read), query.dtype)
+    views["output"] = _view("out", out)
+    if not out.flags.writeable:
+        raise CoreError("out is read-only; pass an array that can be written to.")
     lse: Array | None = None
     if return_lse:
-        lse = np.empty((query.shape[0], heads, query.shape[-2]), np.float32)
-        arrays["softmax_lse"] = lse
-    params = make_params({name: TensorView.of_array(array) for name, array in arrays.items()}, **attributes)
+        lse = np.empty(_heads_shape("query", query.shape, read.num_heads)[:3], np.float32)
+        views["softmax_lse"] = TensorView.of_array(lse)
+    params = make_params(views, **attributes)
 
     run_on_cpu(params, threads=threads, implementation=implementation)
     return out, lse
@@ -678,7 +678,7 @@ def gradients(
         sinks_gradient: Whether ``d_sinks`` is wanted.
         threads: How many threads work on the call.
         implementation: One of ``library().implementations(backward=True)``, or "" for the preferred one.
-        **attributes: The call's attributes (:func:`make_params`).
+        **attributes: The call's attributes (:class:`~.attributes.Attributes`).
 
     Returns:
         ``d_query``, ``d_key``, ``d_value`` and those asked for, each like its input.
@@ -689,9 +689,18 @@ def gradients(
     wanted = ["query", "key", "value"] + ["attn_bias"] * bias_gradient + ["sinks"] * sinks_gradient
     results = {f"d_{name}": np.empty(inputs[name].shape, inputs[name].dtype) for name in wanted}
     arrays = {**inputs, "output": output, "softmax_lse": softmax_lse, "d_output": d_output, **results}
-    params = make_grad_params({name: TensorView.of_array(array) for name, array in arrays.items()}, **attributes)
+    params = make_grad_params({name: _view(name, array) for name, array in arrays.items()}, **attributes)
     run_on_cpu(params, threads=threads, implementation=implementation)
     return results
+
+
+def _view(name: str, array: object) -> TensorView:
+    """The view of an argument; CoreError where it isn't an array of numbers as this machine writes them."""
+    if not isinstance(array, np.ndarray):
+        raise CoreError(f"{name} is of type {type(array).__name__}; it must be a NumPy array.")
+    if not array.dtype.isnative:
+        raise CoreError(f"{name} is of type {array.dtype.str}, whose bytes are in the other order: convert it first.")
+    return TensorView.of_array(array)
 
 
 def run_on_cpu(params: Params | GradParams, *, threads: int = 1, implementation: str = "") -> None:

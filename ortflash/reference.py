@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import dropout
+from .attributes import UNBOUNDED, Attributes
 
 Array = NDArray[Any]
-UNBOUNDED = -1
-"""``window_left`` and ``window_right``: no limit."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One call, with its inputs as 4-D arrays and its defaults filled in."""
+@dataclass(frozen=True, kw_only=True)
+class Problem(Attributes):
+    """One call, with its inputs as 4-D arrays and its defaults filled in; ``scale`` is never 0."""
 
     query: Array  # (B,N,S,D)
     key: Array  # (B,M,T,D)
@@ -38,15 +37,6 @@ class Problem:
     key_lengths: Array | None  # (B,) or (1,)
     block_mask: Array | None  # bool, broadcastable to (B,N,ceil(S/block_size),ceil(T/block_size))
     sinks: Array | None  # (N,) or (1,)
-    scale: float
-    is_causal: bool
-    causal_alignment: str
-    window_left: int
-    window_right: int
-    softcap: float
-    mask_fill: float
-    block_size: int
-    dropout_p: float
     dropout_seed: Array | None  # (2,)
     packed: bool  # the inputs were 3-D, and so is the output
 
@@ -128,33 +118,27 @@ def problem(
     block_mask: Array | None = None,
     sinks: Array | None = None,
     dropout_seed: Array | None = None,
-    *,
-    num_heads: int = 0,
-    kv_num_heads: int = 0,
-    scale: float = 0.0,
-    is_causal: int = 0,
-    causal_alignment: str = "top_left",
-    window_left: int = UNBOUNDED,
-    window_right: int = UNBOUNDED,
-    softcap: float = 0.0,
-    mask_fill: float = -math.inf,
-    block_size: int = 128,
-    dropout_p: float = 0.0,
+    **attributes: Any,
 ) -> Problem:
     """Bring a call's inputs to 4-D and fill in its defaults.
 
     Raises:
-        ValueError: A 3-D input without its number of heads.
+        ValueError: A 3-D input without its number of heads, or an attribute that there isn't.
     """
+    wrong = Attributes.problem(attributes)
+    if wrong:
+        raise ValueError(wrong)
+    given = Attributes.of(attributes)
     query4, key4, value4 = (
         _as_heads(name, array, heads)
         for name, array, heads in (
-            ("query", query, num_heads),
-            ("key", key, kv_num_heads),
-            ("value", value, kv_num_heads),
+            ("query", query, given.num_heads),
+            ("key", key, given.kv_num_heads),
+            ("value", value, given.kv_num_heads),
         )
     )
     return Problem(
+        **asdict(given) | {"scale": given.scale or 1.0 / math.sqrt(query4.shape[-1])},
         query=query4,
         key=key4,
         value=value4,
@@ -163,15 +147,6 @@ def problem(
         key_lengths=key_lengths,
         block_mask=block_mask,
         sinks=sinks,
-        scale=scale or 1.0 / math.sqrt(query4.shape[-1]),
-        is_causal=bool(is_causal),
-        causal_alignment=causal_alignment,
-        window_left=window_left,
-        window_right=window_right,
-        softcap=softcap,
-        mask_fill=mask_fill,
-        block_size=block_size,
-        dropout_p=dropout_p,
         dropout_seed=dropout_seed,
         packed=query.ndim == 3,
     )

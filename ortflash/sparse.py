@@ -5,14 +5,19 @@ False ones are neither loaded nor computed. Patterns are combined with ``|`` and
 ones by ``np.stack(masks)``, which broadcasts as (N,R,C). Distances are counted in blocks: a pattern that has to be
 exact to the token takes the operator's ``window_left``, ``is_causal`` or ``attn_mask`` beside it. Where lengths differ,
 rows are aligned with the first keys, as ``causal_alignment="top_left"`` does.
+
+Sizes that make no pattern (negative lengths, a block, step or stride of 0) raise :class:`~.errors.OrtflashError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .errors import OrtflashError
 
 BlockMask = NDArray[np.bool_]
 
@@ -23,6 +28,7 @@ def sliding_window(q_len: int, kv_len: int, block_size: int = 128, *, left: int,
     Beltagy, Peters and Cohan, "Longformer", 2020, section 3.1; Mistral's and Gemma's local layers. With the operator's
     ``window_left=left, window_right=right`` beside it, the pattern is exact.
     """
+    _check(left=left, right=right)
     rows, columns = _indices(q_len, kv_len, block_size)
     first, last = columns * block_size, np.minimum((columns + 1) * block_size, kv_len) - 1
     top, bottom = rows * block_size, np.minimum((rows + 1) * block_size, q_len) - 1
@@ -35,6 +41,8 @@ def dilated(q_len: int, kv_len: int, block_size: int = 128, *, window: int, dila
 
     The dilated sliding window of Beltagy, Peters and Cohan, "Longformer", 2020, section 3.1, by blocks.
     """
+    _check(window=window)
+    _check(1, dilation=dilation)
     rows, columns = _indices(q_len, kv_len, block_size)
     distance = np.abs(rows - columns)
     mask: BlockMask = (distance % dilation == 0) & (distance <= window * dilation)
@@ -56,6 +64,7 @@ def bigbird(
     Zaheer et al., "Big Bird: Transformers for Longer Sequences", 2020, section 2 and appendix D, with the defaults of
     its base models. Random blocks are drawn without repetition among those that the rest leaves open.
     """
+    _check(window=window, global_blocks=global_blocks, random_blocks=random_blocks, seed=seed)
     rows, columns = _indices(q_len, kv_len, block_size)
     mask = np.asarray(
         (np.abs(rows - columns) <= window // 2) | (rows < global_blocks) | (columns < global_blocks), np.bool_
@@ -74,7 +83,10 @@ def longformer(
 
     Beltagy, Peters and Cohan, "Longformer", 2020, sections 3.1 and 3.2; the default is the classification token.
     """
+    _check(window=window)
     rows, columns = _indices(q_len, kv_len, block_size)
+    for token in global_tokens:
+        _check(global_tokens=token)
     chosen = np.unique(np.asarray(global_tokens, np.int64) // block_size)
     local = sliding_window(q_len, kv_len, block_size, left=window // 2, right=window // 2)
     mask: BlockMask = local | np.isin(rows, chosen) | np.isin(columns, chosen)
@@ -87,6 +99,7 @@ def strided(q_len: int, kv_len: int, block_size: int = 128, *, stride: int) -> B
     The strided pattern of Child, Gray, Radford and Sutskever, "Generating Long Sequences with Sparse Transformers",
     2019, section 4.3, by blocks. The diagonal's blocks need the operator's ``is_causal=1`` to be exact.
     """
+    _check(1, stride=stride)
     rows, columns = _indices(q_len, kv_len, block_size)
     distance = rows - columns
     mask: BlockMask = (distance >= 0) & ((distance < stride) | (distance % stride == 0))
@@ -100,6 +113,7 @@ def butterfly(q_len: int, kv_len: int, block_size: int = 128, *, max_stride: int
     al., 2022, section 3.3): the non-zero blocks of I + B2 + B4 + ... in which any product of butterfly factors is
     approximated. About log2(C) / C of the blocks.
     """
+    _check(1, max_stride=1 if max_stride is None else max_stride)
     rows, columns = _indices(q_len, kv_len, block_size)
     differing = rows ^ columns
     power_of_two = (differing & (differing - 1)) == 0  # and 0
@@ -108,17 +122,32 @@ def butterfly(q_len: int, kv_len: int, block_size: int = 128, *, max_stride: int
 
 
 def density(mask: BlockMask) -> float:
-    """Share of the blocks that take part."""
-    return float(mask.mean())
+    """Share of the blocks that take part; 0 where there are none."""
+    return float(mask.mean()) if mask.size else 0.0
 
 
 def to_elements(mask: BlockMask, q_len: int, kv_len: int, block_size: int) -> NDArray[np.bool_]:
     """The same pattern as a mask of elements, bool (..., S, T): what a model without block-sparse kernels needs."""
+    rows, columns = _indices(q_len, kv_len, block_size)
+    if mask.shape[-2:] != (rows.size, columns.size):
+        raise OrtflashError(
+            f"The mask has shape {mask.shape}; {q_len} rows and {kv_len} keys in blocks of {block_size} need "
+            f"(..., {rows.size}, {columns.size})."
+        )
     repeated: NDArray[np.bool_] = mask.repeat(block_size, -2).repeat(block_size, -1)[..., :q_len, :kv_len]
     return repeated
 
 
 def _indices(q_len: int, kv_len: int, block_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Index of each block row (R,1) and of each block column (1,C)."""
+    _check(q_len=q_len, kv_len=kv_len)
+    _check(1, block_size=block_size)
     rows, columns = np.arange(-(-q_len // block_size)), np.arange(-(-kv_len // block_size))
     return rows[:, None], columns[None, :]
+
+
+def _check(least: int = 0, **sizes: object) -> None:
+    """OrtflashError where a size isn't a whole number of ``least`` or more."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or int(size) < least:
+            raise OrtflashError(f"{name} is {size!r}; it must be a whole number of {least} or more.")

@@ -11,13 +11,14 @@ import contextlib
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from . import core
+from .attributes import Attributes
 
 _INPUTS = (
     "query",
@@ -33,23 +34,6 @@ _INPUTS = (
 """In the order of flash_attention.toml."""
 
 _ALIGNMENT = 256  # of a workspace
-
-
-@dataclass(frozen=True)
-class _Attributes:
-    """What a call has beside its tensors, by its names in flash_attention.toml."""
-
-    num_heads: int
-    kv_num_heads: int
-    scale: float
-    is_causal: int
-    causal_alignment: str
-    window_left: int
-    window_right: int
-    softcap: float
-    mask_fill: float
-    block_size: int
-    dropout_p: float
 
 
 def flash_attention(
@@ -108,23 +92,27 @@ def flash_attention(
         in query, key, value, attn_bias and sinks.
 
     Raises:
-        ortflash.core.CoreError: Shapes, types or features that this machine's kernels don't take; the message says
-            which. Also for dropout in an export.
+        ortflash.core.CoreError: What isn't a dense tensor, tensors on several devices, attributes out of bounds,
+            shapes, types or features that this machine's kernels don't take; the message says which. Also for dropout
+            in an export.
     """
-    attributes = _Attributes(
-        num_heads or _heads(query),
-        kv_num_heads or _heads(key),
-        float(scale),
-        int(is_causal),
-        causal_alignment,
-        window_left,
-        window_right,
-        float(softcap),
-        float(mask_fill),
-        block_size,
-        float(dropout_p),
-    )
     tensors = (query, key, value, attn_bias, attn_mask, key_lengths, block_mask, sinks)
+    _check((*tensors, dropout_seed))
+    attributes = core.read_attributes(
+        {
+            "num_heads": num_heads or _heads(query),
+            "kv_num_heads": kv_num_heads or _heads(key),
+            "scale": scale,
+            "is_causal": is_causal,
+            "causal_alignment": causal_alignment,
+            "window_left": window_left,
+            "window_right": window_right,
+            "softcap": softcap,
+            "mask_fill": mask_fill,
+            "block_size": block_size,
+            "dropout_p": dropout_p,
+        }
+    )
     if torch.onnx.is_in_onnx_export():
         if dropout_p:
             raise core.CoreError("flash_attention is exported with dropout; export model.eval(), or pass dropout_p=0.")
@@ -136,6 +124,23 @@ def flash_attention(
         deterministic = torch.are_deterministic_algorithms_enabled()
     output: torch.Tensor = _FlashAttention.apply(attributes, deterministic, *tensors, dropout_seed)
     return output
+
+
+def _check(tensors: tuple[object, ...]) -> None:
+    """CoreError where an input isn't a dense tensor, or on another device than query."""
+    query = tensors[0]
+    for name, tensor in zip(_INPUTS, tensors, strict=True):
+        if tensor is None and name not in ("query", "key", "value"):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise core.CoreError(f"{name} is of type {type(tensor).__name__}; it must be a torch.Tensor.")
+        if tensor.layout != torch.strided or tensor.is_nested:
+            raise core.CoreError(f"{name} is a sparse or nested tensor; it must be a dense one.")
+        assert isinstance(query, torch.Tensor)
+        if tensor.device != query.device:
+            raise core.CoreError(
+                f"{name} is on {tensor.device} and query on {query.device}; they must be on one device."
+            )
 
 
 def _heads(tensor: torch.Tensor) -> int:
@@ -150,13 +155,10 @@ def _heads(tensor: torch.Tensor) -> int:
 # ------------------------------------------------------------------------------------------------------- autograd
 class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, attributes: _Attributes, deterministic: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx: Any, attributes: Attributes, deterministic: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
         given = {name: _readable(tensor) for name, tensor in zip(_INPUTS, tensors, strict=True) if tensor is not None}
         query, value = given["query"], given["value"]
-        size = value.shape[-1]
-        if query.dim() == 3:
-            size = size // max(attributes.kv_num_heads, 1) * attributes.num_heads
-        output = query.new_empty((*query.shape[:-1], size))
+        output = query.new_empty(core.output_shape(tuple(query.shape), tuple(value.shape), attributes))
         lse = query.new_empty((query.shape[0], attributes.num_heads, query.shape[-2]), dtype=torch.float32)
         views = _views({**given, "output": output, "softmax_lse": lse})
         _run(core.make_params(views, **asdict(attributes)), query.device)
@@ -178,7 +180,7 @@ class _FlashAttention(torch.autograd.Function):  # type: ignore[misc]
         return (None, None, *(gradients[name] if needs[name] else None for name in _INPUTS))
 
     @staticmethod
-    def symbolic(g: Any, attributes: _Attributes, _deterministic: bool, *inputs: Any) -> Any:
+    def symbolic(g: Any, attributes: Attributes, _deterministic: bool, *inputs: Any) -> Any:
         """The node of torch.onnx.export(..., dynamo=False)."""
         letters = {int: "i", float: "f", str: "s"}
         values = {f"{name}_{letters[type(value)]}": value for name, value in _node_attributes(attributes).items()}
@@ -223,14 +225,11 @@ def _run(params: core.Params | core.GradParams, device: torch.device) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- export
-def _export_symbolic(tensors: tuple[torch.Tensor | None, ...], attributes: _Attributes) -> torch.Tensor:
+def _export_symbolic(tensors: tuple[torch.Tensor | None, ...], attributes: Attributes) -> torch.Tensor:
     """The node of torch.onnx.export(..., dynamo=True)."""
     query, value = tensors[0], tensors[2]
     assert query is not None
     assert value is not None
-    size = value.shape[-1]
-    if query.dim() == 3:
-        size = size // max(attributes.kv_num_heads, 1) * attributes.num_heads
     filled = [
         _neutral(name, query.dtype) if tensor is None else tensor
         for name, tensor in zip(_INPUTS[: _input_count(tensors)], tensors, strict=False)
@@ -240,7 +239,7 @@ def _export_symbolic(tensors: tuple[torch.Tensor | None, ...], attributes: _Attr
         filled,
         _node_attributes(attributes),
         dtype=query.dtype,
-        shape=(*query.shape[:-1], size),
+        shape=core.output_shape(tuple(query.shape), tuple(value.shape), attributes),
         version=1,
     )
     return output
@@ -251,7 +250,7 @@ def _input_count(inputs: tuple[Any, ...]) -> int:
     return 1 + max(index for index, tensor in enumerate(inputs) if tensor is not None)
 
 
-def _node_attributes(attributes: _Attributes) -> dict[str, Any]:
+def _node_attributes(attributes: Attributes) -> dict[str, Any]:
     """Every attribute of the operator."""
     from .graph_tools.op_schema import schema
 

@@ -285,9 +285,49 @@ def test_a_head_past_512_is_refused_with_its_size() -> None:
 
 def test_an_output_that_overlaps_itself_is_refused() -> None:
     query = np.zeros((2, 1, 2, 8), np.float32)
-    out = np.broadcast_to(np.zeros((1, 1, 2, 8), np.float32), query.shape)
+    out = np.lib.stride_tricks.as_strided(np.zeros((1, 1, 2, 8), np.float32), query.shape, (0, 64, 32, 4))
     with pytest.raises(core.CoreError, match="output has batch stride 0, less than its 8 columns"):
         core.attention(query, query, query, out=out)
+
+
+NO_HEADS = np.zeros((2, 5, 32), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"causal_alignment": "middle"}, "causal_alignment is 'middle'; it must be top_left or bottom_right"),
+        ({"causal_alignment": 1}, "causal_alignment is 1; it must be a name"),
+        ({"is_causal": 2}, "is_causal is 2; it must be 0 or 1"),
+        ({"block_size": 0, "block_mask": np.ones((1, 1), bool)}, "block_size is 0; it must be 16, 32, 64, 128 or 256"),
+        ({"block_size": 1.5}, "block_size is 1.5; it must be a whole number"),
+        ({"window_left": 2.0}, "window_left is 2.0; it must be a whole number"),
+        ({"window_left": 2**70}, "window_left is 1180591620717411303424; it must fit into 64 bits"),
+        ({"scale": "a"}, "scale is 'a'; it must be a number"),
+        ({"sclae": 1.0}, "there is no attribute 'sclae'; there are num_heads, kv_num_heads, scale"),
+        ({"query": [[1.0]]}, "query is of type list; it must be a NumPy array"),
+        ({"key": None}, "key is of type NoneType; it must be a NumPy array"),
+        ({"attn_mask": [True]}, "attn_mask is of type list; it must be a NumPy array"),
+        ({"query": np.zeros((), np.float32)}, r"query \[\] has 0 axes; it must have 3 or 4"),
+        ({"query": NO_HEADS}, r"query \[2, 5, 32\] cannot be split into 0 heads"),
+        ({"query": NO_HEADS, "num_heads": -4}, r"query \[2, 5, 32\] cannot be split into -4 heads"),
+        ({"query": np.zeros((2, 4, 5, 8), ">f4")}, "query is of type >f4, whose bytes are in the other order"),
+        ({"attn_bias": np.zeros((5, 7), np.float16)}, r"attn_bias is float16; it must be float32\.$"),
+        ({"out": np.broadcast_to(np.zeros(8, np.float32), (2, 4, 5, 8))}, "out is read-only"),
+    ],
+)
+def test_arguments_that_make_no_call_are_one_sentence(given: dict[str, Any], message: str) -> None:
+    key = np.zeros((2, 2, 7, 8), np.float32)
+    arguments = {"query": np.zeros((2, 4, 5, 8), np.float32), "key": key, "value": key} | given
+    with pytest.raises(core.CoreError, match=message):
+        core.attention(**arguments)
+
+
+def test_numbers_of_numpy_are_taken() -> None:
+    query = np.ones((1, 1, 2, 8), np.float32)
+    attributes = {"scale": np.float32(0.5), "window_left": np.int64(1), "is_causal": np.True_}
+    output, _ = core.attention(query, query, query, **attributes)
+    np.testing.assert_allclose(output, query)
 
 
 def test_a_column_stride_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import onnx
 import pytest
 
+from ortflash.attributes import Attributes
 from ortflash.graph_tools import function_body, op_schema
 
 if sys.version_info >= (3, 11):
@@ -225,6 +227,19 @@ def test_made_nodes_spell_out_every_attribute() -> None:
     for entry in TOML["attributes"]:
         default = float(entry["default"]) if entry["type"] == "float" else entry["default"]
         assert values[entry["name"]] == default or math.isclose(values[entry["name"]], default, rel_tol=1e-6)
+
+
+def test_a_call_s_attributes_are_the_operator_s() -> None:
+    """Those that aren't a node's own."""
+    kinds = {"int": "int", "float": "float", "str": "string"}
+    ours = {one.name: one for one in dataclasses.fields(Attributes)}
+    entries = {entry["name"]: entry for entry in TOML["attributes"]}
+    assert list(ours) == [name for name in entries if name != "return_lse" and not name.startswith("plugin_")]
+    for name, one in ours.items():
+        assert kinds[str(one.type)] == entries[name]["type"]
+        default = entries[name]["default"]
+        assert one.default == (float(default) if one.type == "float" else default)
+        assert list(one.metadata.get("choices", ())) == entries[name].get("choices", [])
 
 
 def test_docs_have_the_gradient_s_table() -> None:

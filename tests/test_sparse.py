@@ -11,6 +11,7 @@ import pytest
 from cases import AttentionCase
 
 from ortflash import core, sparse
+from ortflash.errors import OrtflashError
 from ortflash.graph_tools.find import Analysis
 
 LENGTH, BLOCK = 1024, 32
@@ -114,3 +115,31 @@ def test_a_constant_mask_of_a_pattern_is_proved_to_be_one(name: str) -> None:
     kept = sparse.to_elements(site.form.block_mask, LENGTH, LENGTH, site.form.block_size)
     assert (kept | ~elements).all()  # nothing that takes part is left out
     assert kept.mean() < 1.5 * elements.mean()  # larger blocks are taken where they leave out nearly as much
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sparse.sliding_window(-5, 10, left=3), "q_len is -5; it must be a whole number of 0 or more"),
+        (lambda: sparse.sliding_window(5, 10.5, left=3), "kv_len is 10.5"),  # type: ignore[arg-type]
+        (lambda: sparse.sliding_window(5, 10, 0, left=3), "block_size is 0; it must be a whole number of 1 or more"),
+        (lambda: sparse.sliding_window(5, 10, left=-3), "left is -3"),
+        (lambda: sparse.dilated(500, 500, window=2, dilation=0), "dilation is 0"),
+        (lambda: sparse.bigbird(500, 500, random_blocks=-1), "random_blocks is -1"),
+        (lambda: sparse.bigbird(500, 500, seed=-1), "seed is -1"),
+        (lambda: sparse.longformer(500, 500, window=-1), "window is -1"),
+        (lambda: sparse.longformer(500, 500, window=1, global_tokens=(-1,)), "global_tokens is -1"),
+        (lambda: sparse.strided(500, 500, stride=0), "stride is 0"),
+        (lambda: sparse.butterfly(500, 500, max_stride=-4), "max_stride is -4"),
+        (lambda: sparse.to_elements(np.ones((2, 2), bool), 500, 500, 128), r"has shape \(2, 2\); .* \(..., 4, 4\)"),
+        (lambda: sparse.to_elements(np.ones(4, bool), 500, 500, 128), r"has shape \(4,\)"),
+    ],
+)
+def test_sizes_that_make_no_pattern_are_one_sentence(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(OrtflashError, match=message):
+        call()
+
+
+def test_no_tokens_have_no_blocks() -> None:
+    assert sparse.bigbird(0, 0).shape == (0, 0)
+    assert sparse.density(sparse.butterfly(0, 300)) == 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 
 import ortflash
 from ortflash import core, dropout
+from ortflash.attributes import Attributes
+from ortflash.graph_tools.op_schema import schema
 
 torch: Any = pytest.importorskip("torch", reason="ortflash.torch needs PyTorch: pip install 'ortflash[torch]'")
 flash_attention = pytest.importorskip("ortflash.torch").flash_attention
@@ -196,3 +200,33 @@ def test_dropout_is_not_exported(tmp_path: Path, dynamo: bool) -> None:
 def test_a_wrong_shape_is_named() -> None:
     with pytest.raises(core.CoreError, match=r"key is float32 \[1, 2, 9, 8\] .* must be float32 \[1, 2, 9, 16\]"):
         flash_attention(draw(1, 2, 9, 16), draw(1, 2, 9, 8), draw(1, 2, 9, 16))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"causal_alignment": "middle"}, "causal_alignment is 'middle'; it must be top_left or bottom_right"),
+        ({"block_size": 0}, "block_size is 0; it must be 16, 32, 64, 128 or 256"),
+        ({"key": None}, "key is of type NoneType; it must be a torch.Tensor"),
+        ({"value": np.zeros((2, 4, 7, 8), np.float32)}, "value is of type ndarray; it must be a torch.Tensor"),
+        ({"key": torch.zeros(2, 4, 7, 8, device="meta")}, "key is on meta and query on cpu"),
+        ({"attn_mask": torch.ones(5, 7, dtype=torch.bool, device="meta")}, "attn_mask is on meta and query on cpu"),
+        ({"query": torch.zeros(2, 4, 5, 8).to_sparse()}, "query is a sparse or nested tensor; it must be a dense one"),
+        ({"query": torch.zeros(())}, r"query \[\] has 0 axes; it must have 3 or 4"),
+        ({"query": torch.zeros(2, 5, 32), "num_heads": -4}, "cannot be split into -4 heads"),
+    ],
+)
+def test_arguments_that_make_no_call_are_one_sentence(given: dict[str, Any], message: str) -> None:
+    key = torch.zeros(2, 4, 7, 8)
+    arguments = {"query": torch.zeros(2, 4, 5, 8), "key": key, "value": key} | given
+    with pytest.raises(core.CoreError, match=message):
+        flash_attention(**arguments)
+
+
+def test_its_signature_has_the_operator_s_inputs_and_attributes() -> None:
+    inputs = [one.name for one in schema().inputs]
+    assert list(ortflash.torch._INPUTS) == inputs
+    parameters = inspect.signature(flash_attention).parameters
+    defaults = {one.name: one.default for one in fields(Attributes)}
+    assert {name: parameters[name].default for name in defaults} == defaults
+    assert [name for name in parameters if name in inputs and name != "dropout_seed"] == inputs[:-1]
