@@ -292,6 +292,10 @@ def _terms(
                 f"the mask '{term.tensor.name}' with fill {term.fill} is followed by another term, and the sum of both"
                 " isn't a mask",
             )
+    for term in form.terms:
+        if term.fill == math.inf:
+            reason = f"the mask '{term.tensor.name}' fills with inf, and the op takes finite numbers and -inf"
+            return Refusal("mask", site.name, reason)
     inputs: dict[str, str] = {}
     attributes: dict[str, int | float | str] = {}
     scores: Axes = tuple(tuple(form.op_axes[axis].split()) for axis in "BNST")

@@ -97,11 +97,11 @@ def is_inference(scope: Scope, node: NodeView) -> bool:
     return not node.input(2) or scalar(scope.fact(node.input(2))) is False
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def cast(scope: Scope, node: NodeView, layout: Layout) -> OperandStep | None:
     """``Cast(x) -> x`` to a wider type: nothing is lost, and the op accumulates in fp32 anyway."""
-    source, target = scope.elem_type(node.input(0)), node.int_attribute("to")
-    if not source or target is None or (source != target and target not in UPCASTS.get(source, ())):
+    source, target = scope.elem_type(node.input(0)), scope.elem_type(node.output)
+    if not source or not target or (source != target and target not in UPCASTS.get(source, ())):
         return None
     return OperandStep(node.input(0), layout, 1, "cast to a wider type", 4 if source != target else 1)
 

@@ -131,10 +131,10 @@ def step(state: ScoreState, node: NodeView) -> ScoreResult:
 # ------------------------------------------------------------------------------------------- movement and no-ops
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def cast(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Cast(s) -> s`` between float types: the op accumulates scores in fp32."""
-    if not is_float(state.scope.elem_type(node.input(0))) or not is_float(node.int_attribute("to") or 0):
+    if not is_float(state.scope.elem_type(node.input(0))) or not is_float(state.scope.elem_type(node.output)):
         return refuse(node, "cast", "a Cast on the scores that isn't between floating point types")
     return [state.at(node, node.input(0), "accumulated in fp32", "cast")]
 
@@ -269,7 +269,12 @@ def _data_layout(state: ScoreState, data: str) -> Layout | None:
 
 @rule("Add")
 def add(state: ScoreState, node: NodeView) -> ScoreResult:
-    """``Add(s, b) -> s; bias += coeff * b``. Which operand is the score, only the walk behind it shows."""
+    """``Add(s, b) -> s; bias += coeff * b``. Which operand is the score, only the walk behind it shows.
+
+    ``Add(s, s) -> s; scale *= 2``.
+    """
+    if node.input(0) == node.input(1):
+        return _scaled(state, node, 0, 2, "scale *= 2")
     blended = _blend(state, node)
     return blended if blended is not None else _added(state, node, ((0, 1, 1), (1, 0, 1)))
 
@@ -277,6 +282,8 @@ def add(state: ScoreState, node: NodeView) -> ScoreResult:
 @rule("Sub")
 def subtract(state: ScoreState, node: NodeView) -> ScoreResult:
     """``Sub(s, b) -> s; bias -= coeff * b``; ``Sub(s, ReduceMax(s)) -> s``, for softmax(s - c) = softmax(s)."""
+    if node.input(0) == node.input(1):
+        return refuse(node, "scale", "the scores are taken off themselves")
     special = _shift(state, node) or _blend(state, node)
     if special is not None:
         return special

@@ -120,10 +120,10 @@ def nan_guard(state: WeightState, readers: Sequence[NodeView]) -> WeightState | 
     return replace(after, nodes=(*after.nodes, check))
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def cast(state: WeightState, node: NodeView) -> WeightState | Refusal:
     """``Cast(p) -> p`` between float types."""
-    if not is_float(node.int_attribute("to") or 0):
+    if node.input(0) != state.tensor or not is_float(state.scope.elem_type(node.output)):
         return refuse(node, "cast", "the probabilities are cast to a type that isn't floating point")
     return state.at(node, node.output, "the op keeps probabilities in fp32", "cast")
 

@@ -18,6 +18,7 @@ from . import (
     shape_rules_makers,
     shape_rules_movement,
     shape_rules_products,
+    shape_rules_quantised,
     symbolic,
 )
 from .const_eval import as_value, scalar
@@ -32,6 +33,7 @@ __all__ = [
     "shape_rules_makers",
     "shape_rules_movement",
     "shape_rules_products",
+    "shape_rules_quantised",
 ]
 
 _LOOP_ROUNDS = 4

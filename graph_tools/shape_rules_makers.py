@@ -43,6 +43,10 @@ def _constant(node: NodeView, inputs: list[Fact]) -> list[Fact]:
         if isinstance(items, (list, tuple)):
             value = as_value(_array(items, elem_type))
             return [Fact(elem_type, (len(items),), value if value.size <= MAX_VALUE_ELEMENTS else None)]
+        if item is not None:  # a function's attribute, which each call gives a value of its own
+            return [Fact(elem_type, ())]
+        if items is not None:
+            return [Fact(elem_type, (unknown_dimension(node.output, 0),))]
     return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import symbolic
-from .facts import Fact, unknown_dimension
+from .facts import Fact, Shape, unknown_dimension
 from .graph_view import NodeView
 from .shape_rules import broadcast, broadcast_dim, shape_rule
 from .symbolic import Value
@@ -13,16 +13,19 @@ from .symbolic import Value
 
 @shape_rule("MatMul")
 def _matmul(node: NodeView, inputs: list[Fact]) -> list[Fact]:
-    a, b = inputs[0].shape, inputs[1].shape
-    elem_type = inputs[0].elem_type or inputs[1].elem_type
-    if a is None or b is None or not a or not b:
-        return [Fact(elem_type)]
+    return [Fact(inputs[0].elem_type or inputs[1].elem_type, matmul_shape(node, inputs[0].shape, inputs[1].shape))]
+
+
+def matmul_shape(node: NodeView, a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of a matrix product as NumPy has it."""
+    if not a or not b:
+        return None
     view = node.scope.view
     view.assume_equal(a[-1], b[-2] if len(b) > 1 else b[-1])
     batch = broadcast(view, a[:-2], b[:-2]) or ()
     rows = (a[-2],) if len(a) > 1 else ()
     columns = (b[-1],) if len(b) > 1 else ()
-    return [Fact(elem_type, (*batch, *rows, *columns))]
+    return (*batch, *rows, *columns)
 
 
 @shape_rule("FusedGemm", "com.microsoft")

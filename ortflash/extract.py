@@ -98,16 +98,16 @@ class Cutter:
             name = todo.pop()
             entry = table.producers.get(name)
             is_size = entry is not None and entry[1].op_type in _SHAPE_OPS
-            if not name or name in found or is_size or self.is_constant(path, name):
+            if not name or name in found or is_size or name in table.constants:
                 continue
             found.add(name)
             todo += _reads(entry[1]) if entry is not None else []
         return found
 
-    def is_constant(self, path: str, name: str) -> bool:
-        """Whether the file holds the tensor's value."""
-        table = self._table(path)
-        return name in table.constants or (name in table.producers and table.producers[name][1].op_type == "Constant")
+    def follows_inputs(self, path: str, name: str) -> bool:
+        """Whether the tensor's values depend on those of an input, rather than on constants and sizes alone."""
+        producers = self._table(path).producers
+        return any(source not in producers for source in self.sources(path, [name]))
 
     def _table(self, path: str) -> _Table:
         if path not in self._tables:

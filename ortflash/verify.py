@@ -266,7 +266,7 @@ class Verifier:
         """Original against fused on each feed, with terms as observed and, where they stand alone, drawn at random.
 
         A mask that the original joins with what it was made of (``where(cast(m), low, 1 - m)``) follows from data that
-        the piece reads, and a constant may be the scale as well: drawn ones would contradict that.
+        the piece reads: a drawn one would contradict it.
         """
         original = self._cutter.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
@@ -287,17 +287,18 @@ class Verifier:
         return SiteCheck(edit.site.name, tuple(comparisons), unreached_window=unreached, keys=keys)
 
     def _contradicting(self, edit: SiteEdit, original: Piece) -> set[str]:
-        """Terms that can't be drawn: the piece computes something else from them, or from what they are made of."""
+        """Terms that can't be drawn: constants, whose values the edit may rest on, and those with sources in common.
+
+        What the piece computes from a term's source beside the term itself would say something else than a drawn one.
+        """
         form = edit.site.form
         terms = {term.tensor.name for term in form.terms} if form is not None else set()
-        readers = Counter(name for node in original.nodes for name in node.input if name in terms)
         cutter, graph = self._cutter, edit.site.graph
         elsewhere = cutter.sources(graph, original.extra_inputs)
         return {
             name
             for name in terms
-            if (readers[name] > 1 and cutter.is_constant(graph, name))
-            or not elsewhere.isdisjoint(cutter.sources(graph, [name]))
+            if not cutter.follows_inputs(graph, name) or not elsewhere.isdisjoint(cutter.sources(graph, [name]))
         }
 
     def _compare_pieces(

@@ -122,6 +122,20 @@ def test_a_term_that_follows_from_what_else_is_read_is_not_drawn() -> None:
     assert check(model, block.edit(), feed).passed
 
 
+def test_a_constant_mask_is_not_drawn() -> None:
+    """Causal but for one key: the edit says causal, and the constant says the rest."""
+    block = Block(mask=True)
+    model = model_of(block)
+    keep = np.tril(np.ones((1, 1, 33, 33), bool))
+    keep[..., 7, 3] = False
+    del model.graph.input[3]
+    model.graph.initializer.append(numpy_helper.from_array(keep, "mask"))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[2].dim_value = 33
+    result = ortflash.rewrite(model)
+    assert [site.decision for site in result.report.sites] == ["fused"], result.report.sites
+
+
 def test_a_constant_that_is_scale_and_bias_is_not_drawn() -> None:
     model = model_of(Block())
     model.graph.node.insert(3, helper.make_node("Add", ["scores", "scale"], ["shifted"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import QKV, assert_same_numbers, edit_of, form_of, model
+from graphs import QKV, SCALE, SCORES, K, V, assert_same_numbers, edit_of, form_of, model
 from onnx import ModelProto
 
 FLAT = "float[B,S,64] q, float[B,T,64] k, float[B,T,64] v"
@@ -252,3 +252,44 @@ def test_a_scale_of_an_unknown_head_size() -> None:
     form = form_of(graph)
     assert form.scale == 0.0
     assert "scale" not in edit_of(graph).call.attributes
+
+
+QUANTISED = f"{SCALE}, float step = {{0.05}}, uint8 zero = {{128}}"
+
+
+def test_quantised_operands_are_read_behind_their_dequantisation() -> None:
+    """Their shapes are known without value_info."""
+    body = (
+        "a = QuantizeLinear(q, step, zero) qq = DequantizeLinear(a, step, zero)"
+        " kt = Transpose<perm=[0,1,3,2]>(k) b, bs, bz = DynamicQuantizeLinear(kt) kq = DequantizeLinear(b, bs, bz)"
+        " raw = MatMul(qq, kq) s = Mul(raw, scale) p = Softmax<axis=-1>(s) y = MatMul(p, v)"
+    )
+    graph = model(body, constants=QUANTISED)
+    assert form_of(graph).query.tensor.name == "qq"
+    assert_same_numbers(graph)
+
+
+def test_packed_weights_of_a_projection() -> None:
+    """int4 weights: MatMulNBits, as quantised language models have it."""
+    body = (
+        "a = com.microsoft.MatMulNBits<K=64, N=64, bits=4, block_size=32>(x, packed, steps)"
+        " h = Reshape(a, heads) n = Transpose<perm=[0,2,1,3]>(h) kt = Transpose<perm=[0,1,3,2]>(k)"
+        " raw = MatMul(n, kt) s = Mul(raw, scale) p = Softmax<axis=-1>(s) y = MatMul(p, v)"
+    )
+    inputs = f"float[B,S,64] x, {K}, {V}, uint8[64,2,16] packed, float[128] steps"
+    constants = f"{SCALE}, int64[4] heads = {{0,0,4,16}}"
+    graph = model(body, inputs=inputs, constants=constants, domains=("com.microsoft",))
+    assert form_of(graph).query.head_size == 16
+
+
+def test_a_scale_that_each_call_of_a_function_gives() -> None:
+    body = " ".join((SCORES.replace("scale", "c"), "p = Softmax<axis=-1>(s) y = MatMul(p, v)"))
+    function = (
+        '<domain: "local", opset_import: ["" : 17]> attend <factor> (q, k, v) => (y)'
+        f" {{ c = Constant<value_float: float = @factor>() {body} }}"
+    )
+    calls = "a = local.attend<factor=0.25>(q, k, v) y = local.attend<factor=0.5>(a, k, v)"
+    graph = model(calls, functions=function, domains=("local",))
+    [factor] = form_of(graph).query.factors
+    assert not factor.divides
+    assert_same_numbers(graph)

@@ -136,3 +136,14 @@ def test_a_softmax_over_one_key() -> None:
     )
     assert form_of(graph).sizes["t"] == 1
     assert_same_numbers(graph)
+
+
+def test_a_cast_like_the_values() -> None:
+    graph = model(f"{SCORES} p = Softmax<axis=-1>(s) n = CastLike(p, v) y = MatMul(n, v)")
+    assert form_of(graph).terms == ()
+    assert_same_numbers(graph)
+
+
+def test_values_cast_like_the_probabilities_refuse() -> None:
+    graph = model(f"{SCORES} p = Softmax<axis=-1>(s) n = CastLike(v, p) y = MatMul(s, n)")
+    assert refusal_of(graph).rule == "cast"
