@@ -31,7 +31,7 @@ bool output_is_empty(const AttentionParams& p) { return p.batch == 0 || p.num_he
 
 // kv_len == 0 on the CPU: output 0, softmax_lse the sink or -inf.
 void forward_without_keys(const AttentionParams& p) {
-  const int64_t bytes = p.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t bytes = element_bytes(p.dtype);
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t n = 0; n < p.num_heads; ++n) {
       const float sink = p.sinks != nullptr ? p.sinks[n * p.sinks_stride] : -std::numeric_limits<float>::infinity();

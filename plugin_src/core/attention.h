@@ -18,6 +18,8 @@
 namespace ortflash {
 
 enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16 };
+constexpr int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
 enum class CausalAlignment : uint8_t { kTopLeft, kBottomRight };
 enum class Device : uint8_t { kCpu, kCuda };
 

@@ -50,7 +50,7 @@ void zero(const GradientView& view) {
 
 GradientViews::GradientViews(const AttentionGradParams& p) {
   const AttentionParams& f = p.forward;
-  const int64_t bytes = f.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t bytes = element_bytes(f.dtype);
   view[count++] = {p.d_query, {f.batch, f.num_heads, f.q_len, f.head_size}, p.d_query_strides, bytes};
   view[count++] = {p.d_key, {f.batch, f.kv_num_heads, f.kv_len, f.head_size}, p.d_key_strides, bytes};
   view[count++] = {p.d_value, {f.batch, f.kv_num_heads, f.kv_len, f.v_head_size}, p.d_value_strides, bytes};
@@ -60,7 +60,7 @@ GradientViews::GradientViews(const AttentionGradParams& p) {
                      {s.batch == 0 ? 1 : f.batch, s.head == 0 ? 1 : f.num_heads, s.row == 0 ? 1 : f.q_len,
                       s.column == 0 ? 1 : f.kv_len},
                      s,
-                     f.bias_dtype == DType::kFloat32 ? 4 : 2};
+                     element_bytes(f.bias_dtype)};
   }
   if (p.d_sinks != nullptr) {
     const Strides strides{0, f.sinks_stride, 0, 1};

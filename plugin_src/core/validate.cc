@@ -31,8 +31,6 @@ struct View {
   bool written = false;
 };
 
-int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
 // Sizes that every later step takes for granted.
 Status check_sizes(const AttentionParams& p) {
   struct Named {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "../gpu.h"
+#include "../planned.h"
 #include "../status.h"
 #include "backward_plan.h"
 #include "implementation.h"
@@ -11,35 +12,15 @@
 namespace ortflash::sm80 {
 namespace {
 
-Status plan_for(const AttentionGradParams& params, BackwardPlan* plan) {
-  const Gpu* gpu = nullptr;
-  const Status status = current_gpu(&gpu);
-  return status.ok() ? make_backward_plan(params, *gpu, plan) : status;
-}
-
 // The library is built for the same GPUs throughout.
 Status hardware() { return implementation().hardware(); }
 
-Status accepts(const AttentionGradParams& params) {
-  BackwardPlan plan;
-  return plan_for(params, &plan);
+void name_of(const BackwardPlan& plan, char* name, size_t capacity) {
+  std::snprintf(name, capacity, "sm80-backward-%dx%d-d%d%s", plan.keys->block_kv, plan.keys->block_q,
+                plan.keys->max_head_size, plan.keys->takes_all ? "-all" : "");
 }
 
-size_t workspace_size(const AttentionGradParams& params, const Execution&) {
-  BackwardPlan plan;
-  return plan_for(params, &plan).ok() ? plan.workspace_bytes() : 0;
-}
-
-void describe(const AttentionGradParams& params, const Execution&, char* name, size_t capacity) {
-  BackwardPlan plan;
-  const Status status = plan_for(params, &plan);
-  if (!status.ok()) {
-    std::snprintf(name, capacity, "%s", status.message);
-  } else {
-    std::snprintf(name, capacity, "sm80-backward-%dx%d-d%d%s", plan.keys->block_kv, plan.keys->block_q,
-                  plan.keys->max_head_size, plan.keys->takes_all ? "-all" : "");
-  }
-}
+using Backward = Planned<AttentionGradParams, BackwardPlan, make_backward_plan, name_of>;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -69,7 +50,7 @@ Status launch_tiles(const BackwardKernel& kernel, int64_t grid, BackwardParams& 
 
 Status backward(const AttentionGradParams& g, const Execution& execution) {
   BackwardPlan plan;
-  Status status = plan_for(g, &plan);
+  Status status = Backward::plan(g, &plan);
   if (!status.ok()) return status;
   BackwardParams& p = plan.params;
   const KernelParams& f = p.forward;
@@ -106,7 +87,8 @@ Status backward(const AttentionGradParams& g, const Execution& execution) {
 }  // namespace
 
 GradImplementation grad_implementation() {
-  return {"sm80", kAllGradFeatures, 256, hardware, accepts, workspace_size, backward, describe, false};
+  return {"sm80",   kAllGradFeatures,   256,  hardware, Backward::accepts, Backward::workspace_size,
+          backward, Backward::describe, false};
 }
 
 }  // namespace ortflash::sm80

@@ -48,7 +48,7 @@ Status make_backward_plan(const AttentionGradParams& g, const Gpu& gpu, Backward
   BackwardParams& p = plan->params;
   fill_params(a, &p.forward);
   p.forward.bias_strides = summed_axes(a);
-  const int64_t bytes = a.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t bytes = element_bytes(a.dtype);
   p.d_output = g.d_output;
   p.d_output_strides = g.d_output_strides;
   p.d_output_copy = 0;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "../gpu.h"
+#include "../planned.h"
 #include "../status.h"
 #include "combine.h"
 #include "kernels.h"
@@ -44,40 +45,19 @@ Status hardware() {
   return {};
 }
 
-Status plan_for(const AttentionParams& params, Plan* plan) {
-  const Gpu* gpu = nullptr;
-  const Status status = current_gpu(&gpu);
-  return status.ok() ? make_plan(params, *gpu, plan) : status;
-}
-
-Status accepts(const AttentionParams& params) {
-  Plan plan;
-  return plan_for(params, &plan);
-}
-
-size_t workspace_size(const AttentionParams& params, const Execution&) {
-  Plan plan;
-  return plan_for(params, &plan).ok() ? plan.workspace_bytes() : 0;
-}
-
-void describe(const AttentionParams& params, const Execution&, char* name, size_t capacity) {
-  Plan plan;
-  const Status status = plan_for(params, &plan);
-  if (!status.ok()) {
-    std::snprintf(name, capacity, "%s", status.message);
-  } else if (plan.params.key_splits > 1) {
+void name_of(const Plan& plan, char* name, size_t capacity) {
+  if (plan.params.key_splits > 1) {
     std::snprintf(name, capacity, "%s, keys split %d ways", plan.kernel->name, plan.params.key_splits);
   } else {
     std::snprintf(name, capacity, "%s", plan.kernel->name);
   }
 }
 
+using Forward = Planned<AttentionParams, Plan, make_plan, name_of>;
+
 Status forward(const AttentionParams& params, const Execution& execution) {
-  const Gpu* gpu = nullptr;
-  Status status = current_gpu(&gpu);
-  if (!status.ok()) return status;
   Plan plan;
-  status = make_plan(params, *gpu, &plan);
+  Status status = Forward::plan(params, &plan);
   if (!status.ok()) return status;
   KernelParams& p = plan.params;
   if (p.key_splits > 1) {
@@ -110,18 +90,20 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 }
 
 Status accepts_dropout(const AttentionParams& params) {
-  if (params.dropout_p > 0) return accepts(params);
+  if (params.dropout_p > 0) return Forward::accepts(params);
   return make_status(StatusCode::kUnsupported, "sm80-dropout takes calls with dropout only");
 }
 
 }  // namespace
 
 Implementation dropout_implementation() {
-  return {"sm80-dropout", kAllFeatures, 256, hardware, accepts_dropout, workspace_size, forward, describe};
+  return {"sm80-dropout", kAllFeatures,     256, hardware, accepts_dropout, Forward::workspace_size,
+          forward,        Forward::describe};
 }
 
 Implementation implementation() {
-  return {"sm80", kAllFeatures & ~kFeatureDropout, 512, hardware, accepts, workspace_size, forward, describe};
+  return {"sm80",           kAllFeatures & ~kFeatureDropout, 512,     hardware,
+          Forward::accepts, Forward::workspace_size,         forward, Forward::describe};
 }
 
 }  // namespace ortflash::sm80

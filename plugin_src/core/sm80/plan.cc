@@ -19,8 +19,6 @@ constexpr int kMinBlocksPerSplit = 4;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int64_t element_bytes(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
 // The largest of 16, 8, 4 bytes that divides a tensor's address and all its strides, or 0.
 int copy_bytes(const void* pointer, const Strides& strides, int64_t bytes) {
   const uint64_t together = reinterpret_cast<uintptr_t>(pointer) | static_cast<uint64_t>(strides.batch * bytes) |
