@@ -208,6 +208,40 @@ def test_keys_that_take_no_part_are_never_multiplied() -> None:
     check(core.attention(**inputs, **case.attributes())[0], expected)
 
 
+@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("is_causal", [0, 1])
+@pytest.mark.parametrize("block_size", [128, 256])
+def test_whole_blocks_have_a_kernel_of_their_own(
+    emulated: core.CoreLibrary, head_size: int, is_causal: int, block_size: int
+) -> None:
+    """Over more than one look at block_mask (128 blocks of keys), rows without blocks, and NaN in unread ones."""
+    case = AttentionCase(
+        "whole-blocks", batch=2, num_heads=1, q_len=200, kv_len=17000 if head_size == 64 else 700, head_size=head_size,
+        key_lengths=(500, 17000), blocks="BNRC", block_size=block_size, dtype="float16", is_causal=is_causal,
+        causal_alignment="bottom_right",
+    )  # fmt: skip
+    inputs: dict[str, Any] = case.make_inputs()
+    mask = inputs["block_mask"]
+    mask[...] = np.random.default_rng(0).random(mask.shape) < 0.2
+    mask[0, 0, 0] = False
+    mask[1, :, :, -1] = True
+    inputs["key_lengths"][...] = np.minimum(inputs["key_lengths"], case.kv_len)
+    expected = reference.attention(**inputs, **case.attributes())
+    off = ~np.repeat(mask.any((0, 1, 2)), block_size)[: case.kv_len]
+    for name in ("key", "value"):
+        inputs[name][:, :, off] = np.nan
+    views = {name: core.TensorView.of_array(array) for name, array in inputs.items()}
+    views["output"] = views["query"]
+    kernel = emulated.describe(core.make_params(views, **case.attributes()), "cpu")
+    assert kernel == f"sm90-d{head_size}-128x128-blocks"
+    results = core.attention(**inputs, **case.attributes(), return_lse=1)
+    for actual, exact in zip(results, expected, strict=True):
+        assert actual is not None
+        finite = np.isfinite(exact)
+        np.testing.assert_array_equal(np.isfinite(actual.astype(np.float32)), finite)
+        np.testing.assert_allclose(actual[finite].astype(np.float32), exact[finite], atol=2e-3, rtol=2e-3)
+
+
 @pytest.mark.parametrize("fill", [-math.inf, float(np.finfo(np.float32).min), -1e4])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("head_size", [64, 128])

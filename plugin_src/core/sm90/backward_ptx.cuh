@@ -7,13 +7,6 @@
 
 namespace ortflash::sm90 {
 
-// Four 8 x 8 matrices of 16-bit elements to shared memory: the inverse of load_matrices.
-__device__ __forceinline__ void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
-               "r"(r2), "r"(r3)
-               : "memory");
-}
-
 // Adjacent bytes, global -> shared; both ends and the number are multiples of 16.
 __device__ __forceinline__ void copy_line(void* destination, const void* source, int bytes, Barrier& full) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(

@@ -20,83 +20,110 @@ struct KvStep {
 // All blocks of the tile: for kernels that don't know block_mask.
 class PlainWalk {
  public:
+  PlainWalk() = default;
   __device__ PlainWalk(const ForwardParams&, const QueryTile& tile)
       : first_block_(tile.first_block), end_(tile.last_block) {}
 
   __device__ bool done() const { return end_ == first_block_; }
 
-  __device__ KvStep next() {
+  __device__ KvStep next(const ForwardParams&, const QueryTile&) {
     --end_;
     return {end_, done(), false};
   }
 
  private:
-  const int first_block_;
+  int first_block_;
   int end_;  // blocks from here on are behind
 };
 
 // The blocks that block_mask leaves anything of. Walks with a whole warp, which looks at block_mask for 32 blocks at a
-// time: a skipped block costs a bit.
+// time, or for 128 where one entry tells about a block: a skipped block costs a bit.
 template <class Tile>
 class MaskedWalk {
  public:
+  MaskedWalk() = default;
   __device__ MaskedWalk(const ForwardParams& p, const QueryTile& tile)
-      : p_(p), tile_(tile), end_(tile.last_block), kept_(0), broken_(0), chunk_(tile.last_block) {
-    find();
+      : end_(tile.last_block), chunk_(tile.last_block) {
+    find(p, tile);
   }
 
   __device__ bool done() const { return upcoming_ < 0; }
 
-  __device__ KvStep next() {
-    KvStep step{upcoming_, false, upcoming_patchwork_};
-    find();
+  __device__ KvStep next(const ForwardParams& p, const QueryTile& tile) {
+    KvStep step{upcoming_, false, Tile::ANY_TERMS && upcoming_patchwork_};
+    find(p, tile);
     step.last = done();
     return step;
   }
 
  private:
-  __device__ void find() {
+  static constexpr int WORDS = Tile::ANY_TERMS ? 1 : 4;
+
+  __device__ void find(const ForwardParams& p, const QueryTile& tile) {
     upcoming_patchwork_ = false;
-    if (p_.block_mask == nullptr) {
-      upcoming_ = end_ > tile_.first_block ? --end_ : -1;
+    if (Tile::ANY_TERMS && p.block_mask == nullptr) {
+      upcoming_ = end_ > tile.first_block ? --end_ : -1;
       return;
     }
-    while (kept_ == 0 && end_ > tile_.first_block) refill();
-    const int lane = __ffs(kept_) - 1;
-    upcoming_ = kept_ == 0 ? -1 : chunk_ - 1 - lane;
-    upcoming_patchwork_ = kept_ != 0 && (broken_ >> lane & 1) != 0;
-    kept_ &= kept_ - 1;
-  }
-
-  // Lane i looks at block end_ - 1 - i.
-  __device__ void refill() {
-    const int block = end_ - 1 - static_cast<int>(threadIdx.x % 32);
-    bool any = false, all = true;
-    if (block >= tile_.first_block) {
-      const uint8_t* mask = p_.block_mask + tile_.batch * p_.block_mask_batch + tile_.head * p_.block_mask_head;
-      const int last_row = (min(tile_.row + Tile::BLOCK_Q, p_.q_len) - 1) >> p_.block_shift;
-      const int last_column = (min((block + 1) * Tile::BLOCK_KV, p_.kv_len) - 1) >> p_.block_shift;
-      for (int row = tile_.row >> p_.block_shift; row <= last_row; ++row) {
-        for (int column = block * Tile::BLOCK_KV >> p_.block_shift; column <= last_column; ++column) {
-          const bool keep = mask[row * p_.block_mask_row + column * p_.block_mask_column] != 0;
-          any |= keep;
-          all &= keep;
-        }
+    upcoming_ = -1;
+    while (kept_[0] == 0) {
+      if (chunk_ - 32 > end_) {
+        chunk_ -= 32;
+#pragma unroll
+        for (int word = 0; word < WORDS; ++word) kept_[word] = word + 1 < WORDS ? kept_[word + 1] : 0;
+      } else if (end_ > tile.first_block) {
+        refill(p, tile);
+      } else {
+        return;
       }
     }
-    kept_ = __ballot_sync(~0u, any);
-    broken_ = __ballot_sync(~0u, !all);
-    chunk_ = end_;
-    end_ = max(end_ - 32, tile_.first_block);
+    const int lane = __ffs(kept_[0]) - 1;
+    upcoming_ = chunk_ - 1 - lane;
+    if constexpr (Tile::ANY_TERMS) upcoming_patchwork_ = (broken_ >> lane & 1) != 0;
+    kept_[0] &= kept_[0] - 1;
   }
 
-  const ForwardParams& p_;
-  const QueryTile& tile_;
-  int end_;                 // blocks below this one haven't been looked at
-  uint32_t kept_, broken_;  // bit i: block chunk_ - 1 - i
-  int chunk_;
-  int upcoming_;
-  bool upcoming_patchwork_;
+  // Lane i looks at blocks end_ - 1 - i, end_ - 33 - i, ...
+  __device__ void refill(const ForwardParams& p, const QueryTile& tile) {
+    const uint8_t* mask = p.block_mask + tile.batch * p.block_mask_batch + tile.head * p.block_mask_head;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    bool any[WORDS] = {};
+    if constexpr (Tile::ANY_TERMS) {
+      const int block = end_ - 1 - lane;
+      bool all = true;
+      if (block >= tile.first_block) {
+        const int last_row = (min(tile.row + Tile::BLOCK_Q, p.q_len) - 1) >> p.block_shift;
+        const int last_column = (min((block + 1) * Tile::BLOCK_KV, p.kv_len) - 1) >> p.block_shift;
+        for (int row = tile.row >> p.block_shift; row <= last_row; ++row) {
+          for (int column = block * Tile::BLOCK_KV >> p.block_shift; column <= last_column; ++column) {
+            const bool keep = mask[row * p.block_mask_row + column * p.block_mask_column] != 0;
+            any[0] |= keep;
+            all &= keep;
+          }
+        }
+      }
+      broken_ = __ballot_sync(~0u, !all);
+    } else {
+      mask += (tile.row >> p.block_shift) * p.block_mask_row;
+#pragma unroll
+      for (int word = 0; word < WORDS; ++word) {
+        const int block = end_ - 1 - word * 32 - lane;
+        any[word] =
+            block >= tile.first_block && mask[(block * Tile::BLOCK_KV >> p.block_shift) * p.block_mask_column] != 0;
+      }
+    }
+#pragma unroll
+    for (int word = 0; word < WORDS; ++word) kept_[word] = __ballot_sync(~0u, any[word]);
+    chunk_ = end_;
+    end_ = max(end_ - 32 * WORDS, tile.first_block);
+  }
+
+  int end_;                    // blocks below this one haven't been looked at
+  int chunk_;                  // bit i of kept_[word] and broken_: block chunk_ - 1 - 32 word - i
+  uint32_t kept_[WORDS] = {};  // to come
+  uint32_t broken_ = 0;        // only in part
+  int upcoming_ = -1;
+  bool upcoming_patchwork_ = false;
 };
 
 // What block_mask leaves of a block: bit i tells whether a row of the tile keeps any of keys [16 i, 16 i + 16). Its
@@ -115,6 +142,6 @@ __device__ uint32_t kept_groups(const ForwardParams& p, const QueryTile& tile, i
 }
 
 template <class Tile>
-using BlockWalk = typename Select<Tile::ANY_TERMS, MaskedWalk<Tile>, PlainWalk>::Type;
+using BlockWalk = typename Select<Tile::BLOCK_MASK, MaskedWalk<Tile>, PlainWalk>::Type;
 
 }  // namespace ortflash::sm90

@@ -62,17 +62,21 @@ class Consumer {
     turns_.pass();
     wgmma_wait<0>();
     pin(s);
+    Opening opening = open(*tile);
     while (uniform(tile->valid())) {
       OnlineSoftmax<Tile::LAZY, !Tile::SUM_BY_PRODUCT> softmax;
-      KvStep step = peek(*tile, tile->last_block);
-      step = sit_out(s, *tile, step);
-      const auto clear = BlockRange::clear<Tile::BLOCK_KV>(*tile, first_row(*tile));
+      if constexpr (!OPENS_EARLY) opening = open(*tile);
+      KvStep step = sit_out(s, *tile, opening);
+      const BlockRange clear = opening.clear;
       bool accumulate = false;  // whether o holds anything of this tile
       stage_terms(*tile, step);
       while (true) {
         // s: the scores of step. o: on its way to hold everything before it.
         release_key();
-        if (step.last) release_query();
+        if (step.last) {
+          if constexpr (!Tile::STORED_BY_SLOT) release_query(queries_);
+          ++queries_;
+        }
         if constexpr (Tile::TERMS) terms_.apply(s, step, keys_ - 1);
         if (!clear.contains(step.block)) exclude_outside(s, *tile, first_row(*tile), step.block * Tile::BLOCK_KV);
         softmax.step(s, p_.scale_log2, factor);
@@ -105,10 +109,18 @@ class Consumer {
       issue_weighted(o, weights, accumulate);
       issue_scores(s);
       turns_.pass();
+      if constexpr (OPENS_EARLY) opening = open(*next);
+      float inverse_sum[2];
+      if constexpr (!Tile::SUM_BY_PRODUCT) {
+        finish(softmax, softmax.row_sum[0], softmax.row_sum[1], *tile, inverse_sum);
+      }
       wgmma_wait<1>();
       pin(o);
       release_value(keys_ - 1);
-      store_rows<Tile>(o, softmax, p_, *tile, first_row(*tile), first_column());
+      if constexpr (Tile::SUM_BY_PRODUCT) {
+        finish(softmax, o[Tile::O_COLUMNS / 2 - 4], o[Tile::O_COLUMNS / 2 - 2], *tile, inverse_sum);
+      }
+      store(o, inverse_sum, *tile);
       wgmma_wait<0>();
       pin(s);
       tile = next;
@@ -135,12 +147,25 @@ class Consumer {
     if constexpr (Tile::ANY_TERMS) terms_.stage(tile, step, first_row(tile));
   }
 
+  // What this warpgroup must know of a tile before it begins.
+  struct Opening {
+    KvStep step;       // the first
+    int end;           // of the blocks that its rows see
+    BlockRange clear;  // blocks that they see whole
+  };
+  // Asked for beside the last P V of the tile before, where there are registers to remember it.
+  static constexpr bool OPENS_EARLY = Tile::WARPGROUPS < 3;
+  __device__ __forceinline__ Opening open(const QueryTile& tile) const {
+    return {peek(tile, tile.last_block), end_of_blocks<Tile::BLOCK_KV>(tile, first_row(tile), p_.q_len),
+            BlockRange::clear<Tile::BLOCK_KV>(tile, first_row(tile))};
+  }
+
   // Passes over the blocks at the end of the keys that none of this warpgroup's rows sees, though other warpgroups'
   // rows do; the tile's last step is never passed over. Their Q K^T is computed all the same, which keeps products out
   // of branches; softmax and P V are saved.
-  __device__ __forceinline__ KvStep sit_out(Scores& s, const QueryTile& tile, KvStep step) {
-    const int end = end_of_blocks<Tile::BLOCK_KV>(tile, first_row(tile), p_.q_len);
-    while (uniform(step.block >= end && !step.last)) {
+  __device__ __forceinline__ KvStep sit_out(Scores& s, const QueryTile& tile, const Opening& opening) {
+    KvStep step = opening.step;
+    while (uniform(step.block >= opening.end && !step.last)) {
       if constexpr (Tile::TERMS) terms_.skip(keys_);
       release_key();
       wait_for_key();
@@ -207,6 +232,24 @@ class Consumer {
     for (int i = 0; i < Tile::O_COLUMNS / 2; ++i) o[i] *= factor[i / 2 & 1];
   }
 
+  template <class Softmax>
+  __device__ __forceinline__ void finish(const Softmax& softmax, float sum0, float sum1, const QueryTile& tile,
+                                         float (&inverse_sum)[2]) const {
+    finish_rows<Tile>(softmax, sum0, sum1, p_, tile, first_row(tile), first_column(), inverse_sum);
+  }
+
+  // The rows of tile queries_ - 1. No Q K^T reads its Q any more: warps that take turns have met since the last one.
+  __device__ __forceinline__ void store(const Output& o, const float (&inverse_sum)[2], const QueryTile& tile) {
+    if constexpr (Tile::STORED_BY_SLOT) {
+      if constexpr (!Tile::TURNS) named_barrier_sync(1 + group_, 128);
+      uint8_t* slot = shared_.q[slot_of<Tile::Q_STAGES>(queries_ - 1)][row_group()];
+      store_rows_by_slot<Tile>(o, inverse_sum, p_, tile, first_row(tile), slot);
+      release_query(queries_ - 1);
+    } else {
+      store_rows<Tile>(o, inverse_sum, p_, tile, first_row(tile), first_column());
+    }
+  }
+
   // -------------------------------------------------------------------------------------------------- rings
   // Waits for the tile that comes next, and its Q.
   __device__ __forceinline__ const QueryTile* next_tile() {
@@ -222,7 +265,7 @@ class Consumer {
 
   // Which block has number keys_; `above` is the one before.
   __device__ __forceinline__ KvStep peek(const QueryTile& tile, int above) const {
-    if constexpr (Tile::ANY_TERMS) {  // read by the lane that hands the slot back
+    if constexpr (Tile::BLOCK_MASK) {  // read by the lane that hands the slot back
       const int32_t code = leader_ ? shared_.step[slot_of<Tile::KV_STAGES>(keys_)] : 0;
       return KvStep::decode(__shfl_sync(~0u, code, 0));
     }
@@ -237,9 +280,8 @@ class Consumer {
   __device__ __forceinline__ void release_value(int number) {
     if (leader_) shared_.v_empty[slot_of<Tile::KV_STAGES>(number)].arrive();
   }
-  __device__ __forceinline__ void release_query() {
-    if (leader_) shared_.q_empty[slot_of<Tile::Q_STAGES>(queries_)][row_group()].arrive();
-    ++queries_;
+  __device__ __forceinline__ void release_query(int number) {
+    if (leader_) shared_.q_empty[slot_of<Tile::Q_STAGES>(number)][row_group()].arrive();
   }
 
   const ForwardParams& p_;

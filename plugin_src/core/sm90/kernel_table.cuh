@@ -9,7 +9,8 @@
 namespace ortflash::sm90 {
 
 template <class Tile>
-Kernel kernel(const char* name, DType dtype, unsigned uses, float row_cost = 1.0f, bool whole_rounds = false) {
+Kernel kernel(const char* name, DType dtype, unsigned uses, float row_cost = 1.0f, float tile_keys = 0.0f,
+              bool whole_rounds = false) {
   static_assert(sizeof(SharedStorage<Tile>) + 1024 <= kSharedMemoryLimit, "the tile does not fit");
   // One KB more, because the kernel rounds the start of shared memory up to a swizzle pattern's 1024 bytes.
   return {name,
@@ -21,6 +22,7 @@ Kernel kernel(const char* name, DType dtype, unsigned uses, float row_cost = 1.0
           Tile::BLOCK_Q,
           Tile::BLOCK_KV,
           row_cost,
+          tile_keys,
           whole_rounds,
           Tile::THREADS,
           static_cast<int>(sizeof(SharedStorage<Tile>)) + 1024,
@@ -46,13 +48,18 @@ KernelList kernels(DType dtype) {
       kernel<Tile<T, 64, 128, 3, kLazy | kBiasTiles>>("sm90-d64-192x128-bias", dtype, kBiased),
       kernel<Tile<T, 64, 128, 3, kLazy | kMaskTiles>>("sm90-d64-192x128-mask", dtype, kMasked),
       kernel<Tile<T, 64, 128, 3, kLazy | kKeyTerms>>("sm90-d64-192x128-keys", dtype, kKeyed),
+      // S 16384, one block in 1 / 4 / 16 / 64: 427 / 414 / 371 / 251; -any 358 / 336 / 273 / 185
+      kernel<Tile<T, 64, 128, 2, kLazy | kWholeBlocks>>("sm90-d64-128x128-blocks", dtype, kBlocked),
       kernel<Tile<T, 64, 128, 2, kAnyTerms>>("sm90-d64-128x128-any", dtype, kAnything),
       kernel<Tile<T, 96, 128, 2, kLazy>>("sm90-d96-128x128", dtype, kFull | kBanded),
       // whole rounds, causal S 512 / 1024 / 2048: 318 / 435 / 539, else 310 / 426 / 528; d64 loses up to 4 %
-      kernel<Tile<T, 128, 128, 2, kLazy>>("sm90-d128-128x128", dtype, kFull | kBanded, 1.0f, true),
+      kernel<Tile<T, 128, 128, 2, kLazy>>("sm90-d128-128x128", dtype, kFull | kBanded, 1.0f, 166.0f, true),
+      // S 512 / 1024 / 2048 / 4096 / 16384: 512 / 595 / 645 / 671 / 700; 128 keys a step 551 / 630 / 664 / 679 / 687
+      kernel<Tile<T, 128, 176, 2, kLazy>>("sm90-d128-128x176", dtype, kFull, 0.967f, 229.0f),
       kernel<Tile<T, 128, 128, 2, kLazy | kBiasTiles>>("sm90-d128-128x128-bias", dtype, kBiased),
       kernel<Tile<T, 128, 128, 2, kLazy | kMaskTiles>>("sm90-d128-128x128-mask", dtype, kMasked),
       kernel<Tile<T, 128, 128, 2, kLazy | kKeyTerms>>("sm90-d128-128x128-keys", dtype, kKeyed),
+      kernel<Tile<T, 128, 128, 2, kLazy | kWholeBlocks>>("sm90-d128-128x128-blocks", dtype, kBlocked),
       kernel<Tile<T, 128, 128, 2, kAnyTerms>>("sm90-d128-128x128-any", dtype, kAnything),
       kernel<Tile<T, 192, 112, 2, kNoFlags>>("sm90-d192-128x112", dtype, kFull | kBanded),
       kernel<Tile<T, 192, 64, 2, kAnyTerms>>("sm90-d192-128x64-any", dtype, kAnything),

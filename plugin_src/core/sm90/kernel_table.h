@@ -14,6 +14,7 @@ enum Use : unsigned {
   kBiased = 4,  // attn_bias that the copy engine can read, banded or not
   kMasked = 8,  // attn_mask that the copy engine can read, with fill -inf
   kKeyed = 16,  // attn_bias and attn_mask that all rows share; the fill is -inf, or so low that scores vanish beside it
+  kBlocked = 64,   // block_mask alone, of blocks from 128 on
   kAnything = 32,  // also softcap, block_mask and whatever else the others don't take
 };
 
@@ -26,6 +27,7 @@ struct Kernel {
   int head;     // D and E fit into this
   int block_q, block_kv;
   float row_cost;     // time that a row and a key of a tile take, in that of the first kernel for the same calls
+  float tile_keys;    // as so many keys more counts what a tile takes before its first and after its last step
   bool whole_rounds;  // causal tiles are dealt in whole rounds where their keys and values fit in L2
   int threads;
   int shared_bytes;

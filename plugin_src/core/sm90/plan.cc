@@ -97,8 +97,11 @@ Term mask_term(const AttentionParams& p) { return make_term(p, p.attn_mask, p.ma
 
 Use use_of(const AttentionParams& p) {
   // A negative scale turns the order of the scores round: only kernels that scale them before the maximum will do.
-  if (p.softcap > 0 || p.block_mask != nullptr || scale_of(p) < 0) return kAnything;
+  if (p.softcap > 0 || scale_of(p) < 0) return kAnything;
   const TermSource bias = bias_term(p).source, mask = mask_term(p).source;
+  if (p.block_mask != nullptr) {
+    return bias == TermSource::kNone && mask == TermSource::kNone && p.block_size >= 128 ? kBlocked : kAnything;
+  }
   if (bias == TermSource::kNone && mask == TermSource::kNone) {
     return p.is_causal || p.window_left >= 0 || p.window_right >= 0 ? kBanded : kFull;
   }
@@ -116,7 +119,7 @@ Strides swap_broadcast(const Term& term) { return {term.batch, term.head, term.r
 double relative_time(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu, unsigned use) {
   const double tiles = static_cast<double>(ceil_div(p.q_len, kernel.block_q) * p.batch * p.num_heads);
   const double rounds = std::max(1.0, tiles / gpu.multiprocessors);
-  const double keys = static_cast<double>(ceil_div(p.kv_len, kernel.block_kv) * kernel.block_kv);
+  const double keys = static_cast<double>(ceil_div(p.kv_len, kernel.block_kv) * kernel.block_kv) + kernel.tile_keys;
   return (use == kFull ? std::ceil(rounds) : rounds) * kernel.block_q * kernel.row_cost * keys;
 }
 
@@ -247,17 +250,19 @@ Status make_plan(const AttentionParams& p, const Kernel& kernel, const Gpu& gpu,
   const CUtensorMapDataType type =
       p.dtype == DType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
-  Status status =
-      encode_map({type, 2, p.query, p.batch, p.num_heads, p.q_len, p.head_size, p.query_strides, 64, 64, swizzle},
-                 &plan->maps.query);
+  // Twice that would bring the next head's row along where heads lie side by side.
+  const CUtensorMapL2promotion panel = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  Status status = encode_map(
+      {type, 2, p.query, p.batch, p.num_heads, p.q_len, p.head_size, p.query_strides, 64, 64, swizzle, panel},
+      &plan->maps.query);
   if (status.ok()) {
-    status = encode_map(
-        {type, 2, p.key, p.batch, p.kv_num_heads, p.kv_len, p.head_size, p.key_strides, kernel.block_kv, 64, swizzle},
-        &plan->maps.key);
+    status = encode_map({type, 2, p.key, p.batch, p.kv_num_heads, p.kv_len, p.head_size, p.key_strides, kernel.block_kv,
+                         64, swizzle, panel},
+                        &plan->maps.key);
   }
   if (status.ok()) {
     status = encode_map({type, 2, p.value, p.batch, p.kv_num_heads, p.kv_len, p.v_head_size, p.value_strides,
-                         kernel.block_kv, 64, swizzle},
+                         kernel.block_kv, 64, swizzle, panel},
                         &plan->maps.value);
   }
   if (status.ok() && f.bias.source == TermSource::kTile) {

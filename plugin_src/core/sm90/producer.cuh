@@ -1,8 +1,8 @@
 // The loading warpgroup: one warp brings Q, K and V, one the tiles of bias and mask, and one answers for tiles that no
 // key takes part in, of which the consumers never hear.
 //
-// K of the next block is asked for before V of this one: the consumers issue Q K^T of a block together with P V of the
-// block before.
+// K of the next block is asked for before V of this one, also where it is the next tile's first: the consumers issue
+// Q K^T of a block together with P V of the block before. Q is asked for a whole tile ahead where it has two slots.
 #pragma once
 
 #include "block_walk.cuh"
@@ -20,34 +20,58 @@ class OperandLoader {
   // By a whole warp.
   __device__ void run() {
     TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV> tiles(p_);
-    while (true) {
-      const QueryTile tile = tiles.next();
-      BlockWalk<Tile> walk(p_, tile);
-      if (!tile.valid()) return load_query(tile);
-      if (walk.done()) continue;
-      kv_head_ = tile.head / p_.heads_per_kv;
-      KvStep step = walk.next();
-      load_key(tile, step);
-      load_query(tile);
-      while (!walk.done()) {
-        const KvStep below = walk.next();
-        load_key(tile, below);
-        load_value(tile, step, keys_ - 2);
+    Work work = find(tiles);
+    QueryTile before;              // the tile whose last V is still to come
+    KvStep left{-1, true, false};  // and its step
+    bool asked = false;            // for Q of `work`
+    while (work.tile.valid()) {
+      KvStep step = work.walk.next(p_, work.tile);
+      load_key(work.tile, step);
+      if (left.block >= 0) load_value(before, left, keys_ - 2);
+      if (!asked) load_query(work.tile);
+      const Work next = find(tiles);
+      int steps = 1;
+      while (!work.walk.done()) {
+        const KvStep below = work.walk.next(p_, work.tile);
+        load_key(work.tile, below);
+        load_value(work.tile, step, keys_ - 2);
         step = below;
+        // Waits for the tile before this one, so first the ring of K and V is filled.
+        if (++steps == Tile::KV_STAGES && Tile::Q_STAGES == 2) load_query(next.tile);
       }
-      load_value(tile, step, keys_ - 1);
+      if (steps < Tile::KV_STAGES && Tile::Q_STAGES == 2) load_query(next.tile);
+      asked = Tile::Q_STAGES == 2;
+      left = step;
+      before = work.tile;
+      work = next;
     }
+    if (left.block >= 0) load_value(before, left, keys_ - 1);
+    if (!asked) load_query(work.tile);
   }
 
  private:
+  struct Work {
+    QueryTile tile;
+    BlockWalk<Tile> walk;
+  };
+
+  // The next tile that has keys, or one that isn't valid after the last.
+  __device__ Work find(TileWalk<Tile::BLOCK_Q, Tile::BLOCK_KV>& tiles) {
+    while (true) {
+      const QueryTile tile = tiles.next();
+      const BlockWalk<Tile> walk(p_, tile);
+      if (!tile.valid() || !walk.done()) return {tile, walk};
+    }
+  }
+
   __device__ void load_key(const QueryTile& tile, const KvStep& step) {
     const int stage = slot_of<Tile::KV_STAGES>(keys_);
     shared_.k_empty[stage].wait(parity_of<Tile::KV_STAGES>(keys_) ^ 1);
     if (leader_) {
-      if constexpr (Tile::ANY_TERMS) shared_.step[stage] = step.encode();
+      if constexpr (Tile::BLOCK_MASK) shared_.step[stage] = step.encode();
       shared_.k_full[stage].arrive_expecting(Tile::KV_BYTES);
       copy_panels(shared_.k[stage], maps_.key, shared_.k_full[stage], Tile::BLOCK_KV, step.block * Tile::BLOCK_KV,
-                  kv_head_, tile.batch, evict_last_policy());
+                  tile.head / p_.heads_per_kv, tile.batch, evict_last_policy());
     }
     ++keys_;
   }
@@ -62,7 +86,7 @@ class OperandLoader {
     shared_.v_empty[stage].wait(parity_of<Tile::KV_STAGES>(number) ^ 1);
     if (leader_) {
       landed.arrive_expecting(Tile::KV_BYTES);
-      copy_panels(shared_.v[stage], maps_.value, landed, Tile::BLOCK_KV, row, kv_head_, tile.batch,
+      copy_panels(shared_.v[stage], maps_.value, landed, Tile::BLOCK_KV, row, tile.head / p_.heads_per_kv, tile.batch,
                   evict_last_policy());
     }
     if (!whole) {
@@ -100,6 +124,7 @@ class OperandLoader {
       Barrier& full = shared_.q_full[stage][group];
       shared_.q_empty[stage][group].wait(parity_of<Tile::Q_STAGES>(queries_) ^ 1);
       if (leader_) {
+        if constexpr (Tile::STORED_BY_SLOT) fence_proxy_async();  // the last tile's rows have passed through it
         shared_.tile[slot_of<Tile::TILE_SLOTS>(queries_)][group] = tile;
         if (!tile.valid()) {
           full.arrive();
@@ -126,7 +151,6 @@ class OperandLoader {
   SharedStorage<Tile>& shared_;
   const bool leader_;
   int keys_ = 0, queries_ = 0;  // numbers of the next ones to load
-  int kv_head_ = 0;             // of the current tile
   uint32_t landed_parity_ = 0;
 };
 
@@ -151,7 +175,7 @@ class TermLoader {
       if (!tile.valid()) return;
       BlockWalk<Tile> walk(p_, tile);
       while (!walk.done()) {
-        const int column = walk.next().block * Tile::BLOCK_KV;
+        const int column = walk.next(p_, tile).block * Tile::BLOCK_KV;
         const int stage = slot_of<Tile::TERM_STAGES>(number);
         const uint32_t parity = parity_of<Tile::TERM_STAGES>(number) ^ 1;
         if (sources.keys()) {

@@ -44,13 +44,24 @@ __device__ __forceinline__ void exclude_outside(float (&s)[COUNT], const QueryTi
 #pragma unroll
   for (int row = 0; row < 2; ++row) {
     const int q_row = warpgroup_row + thread / 32 * 16 + thread % 32 / 4 + 8 * row;
-    const int low = q_row + tile.diagonal_low - first_column;
     const int high = min(tile.keys, q_row + tile.diagonal_high) - first_column;
 #pragma unroll
     for (int i = 2 * row; i < COUNT; i += 4) {
       const int column = 2 * (i - 2 * row);
-      if (column < low || column >= high) s[i] = -INFINITY;
-      if (column + 1 < low || column + 1 >= high) s[i + 1] = -INFINITY;
+      if (column >= high) s[i] = -INFINITY;
+      if (column + 1 >= high) s[i + 1] = -INFINITY;
+    }
+  }
+  if (warpgroup_row + kWarpgroupRows - 1 + tile.diagonal_low <= block_column) return;  // no window begins in here
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const int q_row = warpgroup_row + thread / 32 * 16 + thread % 32 / 4 + 8 * row;
+    const int low = q_row + tile.diagonal_low - first_column;
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4) {
+      const int column = 2 * (i - 2 * row);
+      if (column < low) s[i] = -INFINITY;
+      if (column + 1 < low) s[i + 1] = -INFINITY;
     }
   }
 }

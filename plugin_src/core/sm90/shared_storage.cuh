@@ -1,7 +1,8 @@
 // What lies in shared memory, and the rings that hand it from the producer to the consumers and back.
 //
 //             full                                  empty
-//   q         its rows and its QueryTile are there  the last Q K^T of the tile is done      one for 64 rows
+//   q         its rows and its QueryTile are there  the tile's last Q K^T is done, or its   one for 64 rows
+//                                                   output has passed through
 //   k         a block of keys is there              Q K^T is done in every warpgroup
 //   v         a block of values is there            P V is done in every warpgroup
 //   term      a block's bias and mask are there     they have been read                     one a warpgroup
@@ -51,7 +52,7 @@ struct alignas(1024) SharedStorage {
 
   // More slots than Q has: a tile's description outlives its Q, until its rows are stored.
   QueryTile tile[Tile::TILE_SLOTS][Tile::ROW_GROUPS];
-  int32_t step[Tile::KV_STAGES];  // KvStep::encode() of the block in k; only with ANY_TERMS
+  int32_t step[Tile::KV_STAGES];  // KvStep::encode() of the block in k; only with BLOCK_MASK
 
   Barrier q_full[Tile::Q_STAGES][Tile::ROW_GROUPS], q_empty[Tile::Q_STAGES][Tile::ROW_GROUPS];
   Barrier k_full[Tile::KV_STAGES], k_empty[Tile::KV_STAGES];

@@ -37,9 +37,9 @@ Status encode_map(const MapRequest& r, CUtensorMap* map) {
                                  bytes(r.strides.batch, r.batch)};
   const cuuint32_t box[4] = {static_cast<cuuint32_t>(r.box_columns), static_cast<cuuint32_t>(r.box_rows), 1, 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result = encoder.function(map, r.type, 4, const_cast<void*>(r.base), sizes, strides, box, steps,
-                                           CU_TENSOR_MAP_INTERLEAVE_NONE, r.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encoder.function(map, r.type, 4, const_cast<void*>(r.base), sizes, strides, box, steps,
+                       CU_TENSOR_MAP_INTERLEAVE_NONE, r.swizzle, r.promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return make_status(StatusCode::kDeviceError,
                      "the driver refused a tensor map (error %d) of %lld x %lld x %lld x %lld elements",

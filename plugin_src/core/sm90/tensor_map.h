@@ -17,6 +17,7 @@ struct MapRequest {
   Strides strides;
   int box_rows, box_columns;
   CUtensorMapSwizzle swizzle;
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 };
 
 // Fills `map`, or says what the driver refused. About 0.2 us.

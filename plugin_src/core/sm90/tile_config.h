@@ -15,13 +15,14 @@ constexpr int kWarpgroupRows = 64;
 // Variants of a kernel; bits of Tile's FLAGS.
 enum Flag : unsigned {
   kNoFlags = 0,
-  kAnyTerms = 1,      // softcap, block_mask, and attn_bias and attn_mask in every form
-  kBiasTiles = 8,     // instead of kAnyTerms: attn_bias from the copy engine and nothing else
-  kMaskTiles = 16,    // ... attn_mask from the copy engine, fill -inf, and nothing else
-  kKeyTerms = 32,     // ... attn_bias and attn_mask that all rows share
-  kLazy = 2,          // the accumulator is rescaled only where a row's maximum grew by more than 2^8
-  kNoTurns = 64,      // warpgroups issue their products as they come, not in turns
-  kSumByProduct = 4,  // V gets a column of ones, so that P V sums the rows as well: of weights in halves, without LSE
+  kAnyTerms = 1,       // softcap, block_mask, and attn_bias and attn_mask in every form
+  kBiasTiles = 8,      // instead of kAnyTerms: attn_bias from the copy engine and nothing else
+  kMaskTiles = 16,     // ... attn_mask from the copy engine, fill -inf, and nothing else
+  kKeyTerms = 32,      // ... attn_bias and attn_mask that all rows share
+  kLazy = 2,           // the accumulator is rescaled only where a row's maximum grew by more than 2^8
+  kWholeBlocks = 128,  // ... block_mask whose blocks are whole tiles, and nothing else
+  kNoTurns = 64,       // warpgroups issue their products as they come, not in turns
+  kSumByProduct = 4,   // V gets a column of ones, so that P V sums the rows as well: of weights in halves, without LSE
 };
 
 // HEAD        D and E, padded up: 64, 96, 128, 192, 256 or 512
@@ -38,6 +39,7 @@ struct Tile {
   static constexpr bool BIAS_TILES = (FLAGS & (kAnyTerms | kBiasTiles)) != 0;
   static constexpr bool MASK_TILES = (FLAGS & (kAnyTerms | kMaskTiles)) != 0;
   static constexpr bool KEY_TERMS = (FLAGS & (kAnyTerms | kKeyTerms)) != 0;
+  static constexpr bool BLOCK_MASK = (FLAGS & (kAnyTerms | kWholeBlocks)) != 0;
   static constexpr bool TERMS = BIAS_TILES || MASK_TILES || KEY_TERMS;
   static constexpr bool SCALED = BIAS_TILES || KEY_TERMS;  // scores are scaled before the softmax, for what is added
   static constexpr bool TURNS = (FLAGS & kNoTurns) == 0;
@@ -78,12 +80,14 @@ struct Tile {
   // read them: racecheck takes the word of lane 0 for no other lane.
   static constexpr bool LANES_GIVE_BACK = KEY_TERMS && TERM_STAGES == 1;
   static constexpr int TILE_SLOTS = 2 * Q_STAGES;
+  // A tile's rows pass through its slot of Q on their way out where the next tile's Q has another one.
+  static constexpr bool STORED_BY_SLOT = Q_STAGES == 2 && !SAME_ROWS;
 
   // setmaxnreg: the block starts with 168 (384 threads) or 128 (512 threads) registers a thread; with 256 threads
   // everybody has enough.
   static constexpr bool GIVES_REGISTERS = WARPGROUPS > 1;
-  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : ANY_TERMS ? 72 : 40;
-  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : ANY_TERMS ? 216 : 232;
+  static constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : BLOCK_MASK ? 72 : 40;
+  static constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : BLOCK_MASK ? 216 : 232;
 };
 
 // Yes where CONDITION holds, else No: parts that only some tiles have.

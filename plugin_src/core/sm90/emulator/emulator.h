@@ -183,6 +183,7 @@ inline uint64_t matrix_descriptor(uint32_t address, uint32_t leading_bytes, uint
 }
 
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline float reciprocal(float x) { return 1.0f / x; }
 inline int opaque(int x) { return x; }
 
 template <class T>
@@ -216,7 +217,6 @@ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
   }
 }
 
-// ----------------------------------------------------------------------------------- backward_ptx.cuh's functions
 inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   const uint32_t r[4] = {r0, r1, r2, r3}, lane = threadIdx.x % 32;
   uint64_t rows[32];
@@ -226,6 +226,8 @@ inline void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t 
   }
   __syncwarp();
 }
+
+// ----------------------------------------------------------------------------------- backward_ptx.cuh's functions
 inline void copy_line(void* destination, const void* source, int bytes, Barrier& full) {
   std::memcpy(destination, source, static_cast<size_t>(bytes));
   full.landed(bytes);
