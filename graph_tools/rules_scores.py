@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from onnx import TensorProto
 
@@ -20,9 +20,10 @@ from .const_eval import axes_of, is_float, scalar
 from .graph_view import NodeView, Scope
 from .indicators import constant_fill, is_indicator, rests_on_inputs
 from .layout import Atom, Layout, broadcast_operand, finest, size_of
-from .normal_form import Peel, Refusal
+from .normal_form import Refusal
 from .rule_table import RuleTable
 from .symbolic import Value
+from .walk_state import WalkState
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,9 @@ class RawSink:
 
 
 @dataclass(frozen=True)
-class ScoreState:
-    """Where the walk stands."""
+class ScoreState(WalkState):
+    """Where the walk back from the softmax stands."""
 
-    scope: Scope
-    tensor: str
-    layout: Layout
-    keys: tuple[Atom, ...]
-    """The atoms that the softmax runs over."""
     coeff: Value = 1
     cap: Value | None = None
     """The factor outside a Tanh; ``None`` until one is passed."""
@@ -83,26 +79,8 @@ class ScoreState:
     floor: float | None = None
     """What the sum is clamped to from below between here and the next term."""
     sinks: RawSink | None = None
-    peels: tuple[Peel, ...] = ()
-    nodes: tuple[NodeView, ...] = ()
-    passed: tuple[tuple[str, Layout], ...] = ()
-    """The tensors that the walk came through, with their layouts."""
     shifted: tuple[int, NodeView] | None = None
     """The innermost shift by the row's maximum, and how many terms are outside it."""
-
-    def at(
-        self, node: NodeView, tensor: str, fact: str, rule: str, layout: Layout | None = None, **changes: Any
-    ) -> ScoreState:
-        """The state one node further towards the inputs."""
-        return replace(
-            self,
-            tensor=tensor,
-            layout=self.layout if layout is None else layout,
-            peels=(*self.peels, Peel(rule, node.label, fact)),
-            nodes=(*self.nodes, node),
-            passed=(*self.passed, (self.tensor, self.layout)),
-            **changes,
-        )
 
 
 ScoreResult: TypeAlias = "Sequence[ScoreState] | Refusal"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from onnx import TensorProto
 
@@ -16,11 +16,12 @@ from . import rules_operands, symbolic
 from .const_eval import axes_of, is_float, scalar, slice_bounds
 from .graph_view import NodeView, Scope
 from .indicators import constant_fill
-from .layout import Atom, Layout, finest, regroup
-from .normal_form import Peel, Refusal
+from .layout import Atom, finest, regroup
+from .normal_form import Refusal
 from .rule_table import RuleTable
 from .rules_scores import RawTerm, refuse
 from .symbolic import Value
+from .walk_state import WalkState
 
 Guard: TypeAlias = Literal["none", "nan_to_zero", "masked_row_to_zero"]
 
@@ -35,13 +36,9 @@ class LiveDropout:
 
 
 @dataclass(frozen=True)
-class WeightState:
-    """Where the walk stands."""
+class WeightState(WalkState):
+    """Where the walk forward from the softmax stands."""
 
-    scope: Scope
-    tensor: str
-    layout: Layout
-    keys: tuple[Atom, ...]
     terms: tuple[RawTerm, ...]
     """Masks and biases of the score walk, for a guard that repeats one of them."""
     sink_keys: tuple[Atom, ...] | None = None
@@ -54,24 +51,6 @@ class WeightState:
     training: bool = False
     """Whether a live Dropout may become the op's."""
     dropout: LiveDropout | None = None
-    peels: tuple[Peel, ...] = ()
-    nodes: tuple[NodeView, ...] = ()
-    passed: tuple[tuple[str, Layout], ...] = ()
-    """The tensors that the walk came through, with their layouts."""
-
-    def at(
-        self, node: NodeView, tensor: str, fact: str, rule: str, layout: Layout | None = None, **changes: Any
-    ) -> WeightState:
-        """The state one node further towards the outputs."""
-        return replace(
-            self,
-            tensor=tensor,
-            layout=self.layout if layout is None else layout,
-            peels=(*self.peels, Peel(rule, node.label, fact)),
-            nodes=(*self.nodes, node),
-            passed=(*self.passed, (self.tensor, self.layout)),
-            **changes,
-        )
 
 
 WeightRule = Callable[[WeightState, NodeView], WeightState | Refusal]

@@ -12,6 +12,7 @@ import pytest
 from cases import CASES, DROPOUT, DTYPES, Array, AttentionCase
 from compare import Expected, check, expect
 from hypothesis import given
+from memory import assert_surroundings_untouched, guarded, with_unread_keys
 from strategies import attention_cases
 
 from ortflash import core
@@ -113,15 +114,6 @@ def test_the_comparator_sees_misplaced_infinities_first() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- memory
-def in_poison(array: Array, *, row_gap: int, poison: float = np.nan) -> Array:
-    """A copy of a 4-D array whose rows lie `row_gap` elements apart, in memory full of `poison`."""
-    batch, heads, rows, columns = array.shape
-    memory = np.full((batch + 2, heads + 2, rows + 2, columns + row_gap), poison, array.dtype)
-    view = memory[1:-1, 1:-1, 1:-1, row_gap // 2 : row_gap // 2 + columns]
-    view[...] = array
-    return view
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("q_len", "kv_len", "head_size"), [(1, 1, 1), (17, 67, 37), (65, 130, 64)])
@@ -132,32 +124,15 @@ def test_nothing_outside_the_tensors_is_read_or_written(
         "guarded", batch=2, q_len=q_len, kv_len=kv_len, head_size=head_size, dtype=dtype, bias="BNST", mask="BNST",
         is_causal=1, causal_alignment="bottom_right",
     )  # fmt: skip
-    inputs = case.make_inputs()
-    for name in ("query", "key", "value", "attn_bias"):
-        inputs[name] = in_poison(inputs[name], row_gap=6)
-    inputs["attn_mask"] = in_poison(inputs["attn_mask"], row_gap=6, poison=True)
-    out = in_poison(np.zeros(case.shape("BNSE"), DTYPES[dtype]), row_gap=6)
+    inputs, out = guarded(case, row_gap=6)
     run(case, inputs, out=out, implementation=implementation)
     check(np.ascontiguousarray(out), expect(case)[0])
-    assert out.base is not None
-    untouched = np.ones(out.base.shape, bool)
-    untouched[1:-1, 1:-1, 1:-1, 3:-3] = False
-    assert np.isnan(out.base.astype(np.float32)[untouched]).all()
+    assert_surroundings_untouched(out, row_gap=6)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_keys_that_take_no_part_are_never_read(implementation: str) -> None:
-    """NaN in them would reach the output through 0 * NaN."""
-    case = AttentionCase(
-        "unread", batch=2, q_len=100, kv_len=200, key_lengths=(77, 200), blocks="C", block_size=16, window_left=1000
-    )
-    inputs = case.make_inputs()
-    blocks = inputs["block_mask"]
-    assert 3 < blocks.sum() < len(blocks)
-    expected = expect(case)[0]
-    for name in ("key", "value"):
-        inputs[name][0, :, 77:] = np.nan
-        inputs[name][:, :, ~blocks.repeat(16)[:200]] = np.nan
+    case, inputs, expected = with_unread_keys("float32", window_left=1000)
     output, _ = run(case, inputs, implementation=implementation)
     check(output, expected)
 

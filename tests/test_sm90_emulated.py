@@ -20,6 +20,7 @@ import pytest
 from cases import CASES, PLAIN, Array, AttentionCase
 from compare import check, draw_d_output, expect, expect_gradients
 from hypothesis import assume, given
+from memory import with_unread_keys
 from strategies import attention_cases
 
 from ortflash import core, reference
@@ -194,17 +195,7 @@ def test_each_form_of_bias_and_mask_has_its_kernel(
 
 
 def test_keys_that_take_no_part_are_never_multiplied() -> None:
-    """NaN in them would reach the output through 0 * NaN."""
-    case = AttentionCase(
-        "unread", batch=2, q_len=100, kv_len=200, key_lengths=(77, 200), blocks="C", block_size=16, dtype="float16"
-    )
-    inputs = case.make_inputs()
-    blocks = inputs["block_mask"]
-    assert 3 < blocks.sum() < len(blocks)
-    expected = expect(case)[0]
-    for name in ("key", "value"):
-        inputs[name][0, :, 77:] = np.nan
-        inputs[name][:, :, ~blocks.repeat(16)[:200]] = np.nan
+    case, inputs, expected = with_unread_keys("float16")
     check(core.attention(**inputs, **case.attributes())[0], expected)
 
 

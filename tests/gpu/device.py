@@ -91,15 +91,6 @@ def run(
     return buffers["output"].read(), softmax_lse.read()
 
 
-def in_poison(array: Array, *, row_gap: int, poison: float = np.nan) -> Array:
-    """A copy of a 4-D array whose rows lie `row_gap` elements apart, in memory full of `poison`."""
-    batch, heads, rows, columns = array.shape
-    memory = np.full((batch + 2, heads + 2, rows + 2, columns + row_gap), poison, array.dtype)
-    view = memory[1:-1, 1:-1, 1:-1, row_gap // 2 : row_gap // 2 + columns]
-    view[...] = array
-    return view
-
-
 def free_bytes() -> int:
     """Free memory of the device."""
     return int(cuda.mem_get_info()[0])

@@ -10,8 +10,9 @@ import pycuda.driver as cuda
 import pytest
 from cases import CASES, DROPOUT, DTYPES, PLAIN, Array, AttentionCase
 from compare import check, draw_d_output, expect_gradients
-from device import Buffer, in_poison
+from device import Buffer
 from hypothesis import given
+from memory import in_poison
 from strategies import attention_cases
 
 from ortflash import core
