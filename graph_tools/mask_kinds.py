@@ -125,7 +125,7 @@ class MaskReader:
             inverted = isinstance(part, Negation)
             holds = part.part if isinstance(part, Negation) else part
             layout = self._layout(holds.index) if isinstance(holds, Holds) else None
-            if layout is None or not isinstance(holds, Holds):
+            if layout is None or not isinstance(holds, Holds) or not self._is_whole(holds.tensor, layout):
                 return None
             masks.append(
                 replace(
@@ -165,6 +165,13 @@ class MaskReader:
                 return None
         return tuple(axes)
 
+    def _is_whole(self, tensor: str, layout: Layout) -> bool:
+        """Whether the tensor has no more elements than are read: a slice or a Gather may have taken some of them."""
+        view, shape = self.scope.view, self.scope.shape(tensor)
+        if shape is None or len(shape) != len(layout):
+            return False
+        return all(view.same(dim, size_of(axis)) for dim, axis in zip(shape, layout, strict=True))
+
     def _diagonal(self, value: Value) -> Diagonals | None:
         """``i - j + c >= 0`` or ``j - i + c >= 0``, where rows and keys are one axis each."""
         if len(self._rows) != 1 or len(self._keys) != 1:
@@ -194,7 +201,7 @@ class MaskReader:
         tensor, _, inside = monomial[0][0].rpartition("[")
         places = [place for place in inside.rstrip("]").split(",") if place]
         by_name = {self._symbols[id(atom)]: atom for atom in self._atoms}
-        axes: list[tuple[Atom, ...]] = []
+        axes: list[Axis] = []
         for place in places:
             if place == "0":
                 axes.append(())
@@ -202,7 +209,7 @@ class MaskReader:
                 axes.append((by_name[place],))
             else:
                 return None
-        return Lengths(tensor, tuple(axes), part.origin)
+        return Lengths(tensor, tuple(axes), part.origin) if self._is_whole(tensor, tuple(axes)) else None
 
     # ------------------------------------------------------------------------------------------------------- structure
 

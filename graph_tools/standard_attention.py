@@ -41,13 +41,13 @@ def refusal_for(edit: SiteEdit) -> Refusal | None:
     attributes, inputs = edit.call.attributes, edit.call.inputs
     missing = [name for name in ("key_lengths", "block_mask", "sinks", "dropout_seed") if name in inputs]
     if attributes.get("window_left", -1) != -1 or attributes.get("window_right", -1) != -1:
-        missing.append("a window")
+        missing.append("window")
     if attributes.get("is_causal") and attributes.get("causal_alignment") == "bottom_right":
-        missing.append("a causal mask aligned to the last key")
+        missing.append("causal mask aligned to the last key")
     if "attn_bias" in inputs and "attn_mask" in inputs:
-        missing.append("a bias and a mask at once")
+        missing.append("bias and mask at once")
     if "attn_mask" in inputs and attributes.get("mask_fill", -np.inf) != -np.inf:
-        missing.append("a finite mask fill")
+        missing.append("finite mask fill")
     if not missing:
         return None
     return Refusal(

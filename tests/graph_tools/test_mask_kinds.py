@@ -307,3 +307,28 @@ def test_a_scattered_mask_has_no_blocks() -> None:
     keep = np.random.default_rng(0).random((64, 64)) < 0.5
     keep[:, 0] = True
     assert form_of(with_table(keep, -np.inf)).block_mask is None
+
+
+@pytest.mark.parametrize(
+    ("keep", "given"),
+    [
+        ("keep = Slice(w, start, end, axis1)", "bool[B,4,S,T] w"),
+        ("keep = Gather<axis=1>(w, start)", "bool[B,4,S,T] w"),
+        ("keep = Slice(w, start, end, axis0)", "bool[B,1,S,T] w"),
+        ("keep = Slice(w, start, end, axis2)", "bool[B,1,S,T] w"),
+        ("n = Shape<start=3>(kt) keep = Slice(w, start, n, axis3)", "bool[B,1,S,9] w"),
+        ("n = Shape<start=3>(kt) h = Slice(w, start, n, axis1) keep = Unsqueeze(h, both)", "bool[B,9] w"),
+        (
+            "n = Shape<start=3>(kt) h = Slice(w, start, n, axis1) u = Unsqueeze(h, both) keep = Cast<to=9>(u)",
+            "int64[B,9] w",
+        ),
+    ],
+)
+def test_a_part_of_a_mask_is_not_taken_for_the_whole(keep: str, given: str) -> None:
+    """The first head, batch element, row or keys of a larger tensor: its own values would broadcast otherwise."""
+    axes = ", ".join(f"int64[1] axis{axis} = {{{axis}}}" for axis in range(4))
+    constants = f"{LOWEST}, int64[1] start = {{0}}, int64[1] end = {{1}}, int64[2] both = {{1,2}}, {axes}"
+    graph = masked(keep, WHERE, f"{QKV}, {given}", constants)
+    [term] = form_of(graph).terms
+    assert term.tensor.name != "w"
+    assert_same_numbers(graph)
