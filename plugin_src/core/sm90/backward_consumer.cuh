@@ -27,28 +27,32 @@ class GradientConsumer {
 
   __device__ __forceinline__ void run() {
     KeyGradient d_key = {}, d_value = {};
-    QueryStep<Tile> step(p_, t_);
-    if (__any_sync(~0u, step.valid(p_, t_))) {
+    QueryStep walk(p_, t_);
+    if (Tile::MASKED || __any_sync(~0u, walk.valid(p_, t_))) {
       shared_.k_full.wait(0);
       shared_.v_full.wait(0);
       if constexpr (Tile::MASKED) clear_keys_past_the_end();
     }
-    for (int number = 0; __any_sync(~0u, step.valid(p_, t_)); ++number) {
+    int number = 0;
+    for (; Tile::MASKED || __any_sync(~0u, walk.valid(p_, t_)); ++number) {
       const int slot = slot_of<Tile::STAGES>(number);
       const uint32_t parity = parity_of<Tile::STAGES>(number);
-      const QueryStep<Tile> now = step;
-      if constexpr (!Tile::MASKED) step.advance(p_, t_);
+      const QueryStep now = walk;
+      if constexpr (!Tile::MASKED) walk.advance(t_);
       Scores s, d_weights;
       Operand weights, d_scores;
       float d_query[32];
       shared_.q_full[slot].wait(parity);
+      if constexpr (Tile::MASKED) {
+        if (__any_sync(~0u, shared_.step[slot].tile < 0)) break;
+      }
       issue_scores(s, shared_.k, shared_.q[slot]);
       shared_.d_output_full[slot].wait(parity);
       issue_scores(d_weights, shared_.v, shared_.d_output[slot]);
       wgmma_wait<1>();
       pin(s);
-      if constexpr (Tile::MASKED) exclude_masked_keys(s, now.head);
-      scores_to_weights(s, slot, now.tile * Tile::BLOCK_Q);
+      if constexpr (Tile::MASKED) exclude_masked_keys(s, slot);
+      scores_to_weights(s, slot, (Tile::MASKED ? shared_.step[slot].tile : now.tile) * Tile::BLOCK_Q);
       convert(s, weights);
       wgmma_wait<0>();
       pin(d_weights);
@@ -60,16 +64,22 @@ class GradientConsumer {
       named_barrier_sync(1, 128 * Tile::WARPGROUPS);  // both warpgroups' dX^T is there; and dQ of the step before done
       issue_query_gradient(d_query, number & 1);
       issue_key_gradient(d_key, d_scores, shared_.q[slot]);
-      if constexpr (Tile::MASKED) step.advance(p_, t_);  // reads block_mask while the products run
       wgmma_wait<2>();
       pin(d_value);
       if (leader_) shared_.d_output_empty[slot].arrive();
       wgmma_wait<1>();
       pin(d_query);
-      store_query_gradient(d_query, number);
+      store_query_gradient(d_query, slot, number);
       wgmma_wait<0>();
       pin(d_key);
       if (leader_) shared_.q_empty[slot].arrive();
+    }
+    if constexpr (Tile::MASKED) {
+      if (leader_) {  // that was all
+        shared_.d_query_empty[group_].wait((static_cast<uint32_t>(number) & 1) ^ 1);
+        shared_.d_query_step[group_] = {0, -1};
+        shared_.d_query_full[group_].arrive();
+      }
     }
     const int row = t_.key + group_ * kWarpgroupRows;
     store_gradient<typename Tile::Element>(d_key, p_.scale, p_.d_key, p_.d_key_strides, t_.batch, t_.kv_head, row,
@@ -140,7 +150,7 @@ class GradientConsumer {
 
   // Zeros for K and V at and past key_lengths, where anything may lie: 0 * NaN would be NaN.
   __device__ __forceinline__ void clear_keys_past_the_end() {
-    const int first = t_.keys - t_.key;
+    const int first = max(0, t_.keys - t_.key);
     if (first >= Tile::BLOCK_KV) return;
     constexpr int kChunks = 8 * Tile::PANELS;  // of a row, 16 bytes each
     for (int i = first * kChunks + static_cast<int>(threadIdx.x) - 128; i < Tile::BLOCK_KV * kChunks; i += 256) {
@@ -152,9 +162,9 @@ class GradientConsumer {
   }
 
   // s = -inf for the keys that attn_mask leaves out.
-  __device__ __forceinline__ void exclude_masked_keys(Scores& s, int head) {
+  __device__ __forceinline__ void exclude_masked_keys(Scores& s, int slot) {
     if (p_.mask == nullptr) return;
-    const uint8_t* row = p_.mask + t_.batch * p_.mask_batch + head * p_.mask_head;
+    const uint8_t* row = p_.mask + t_.batch * p_.mask_batch + shared_.step[slot].head * p_.mask_head;
     bool kept[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) kept[r] = row[min(lane_key() + 8 * r, p_.kv_len - 1) * p_.mask_column] != 0;
@@ -224,13 +234,14 @@ class GradientConsumer {
     }
   }
 
-  __device__ __forceinline__ void store_query_gradient(const float (&gradient)[32], int number) {
+  __device__ __forceinline__ void store_query_gradient(const float (&gradient)[32], int slot, int number) {
     shared_.d_query_empty[group_].wait((static_cast<uint32_t>(number) & 1) ^ 1);
     auto* to = reinterpret_cast<float4*>(shared_.d_query[group_]) + threadIdx.x % 128;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       to[128 * j] = make_float4(gradient[4 * j], gradient[4 * j + 1], gradient[4 * j + 2], gradient[4 * j + 3]);
     }
+    if (Tile::MASKED && leader_) shared_.d_query_step[group_] = shared_.step[slot];
     fence_proxy_async();
     __syncwarp();
     if (leader_) shared_.d_query_full[group_].arrive();

@@ -19,7 +19,9 @@ __global__ void __launch_bounds__(Tile::THREADS, 1)
   if (threadIdx.x < 128) {
     give_registers_up_to<Tile::PRODUCER_REGISTERS>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-    if (threadIdx.x % 32 == 0) {
+    if (Tile::MASKED && warp == 3) {
+      if constexpr (Tile::MASKED) find_steps<Tile>(params, tile, shared);
+    } else if (threadIdx.x % 32 == 0) {
       if (warp == 0) load_operands<Tile>(maps, params, tile, shared);
       if (warp == 1 || warp == 2) add_query_gradients<Tile>(params, tile, shared, warp - 1);
     }

@@ -32,6 +32,10 @@ struct BackwardTile {
   static constexpr int SUM_FLOATS = 64 * 64;  // of dQ, a warpgroup's part of a step
 };
 
+struct StepName {
+  int head, tile;  // of queries; tile < 0: there are no more steps
+};
+
 template <class Tile>
 struct alignas(1024) BackwardStorage {
   // Panels of 64 columns, 128-byte swizzled by the copy engine.
@@ -41,8 +45,11 @@ struct alignas(1024) BackwardStorage {
   uint8_t d_scores[2][Tile::SCORES_BYTES];
   float d_query[Tile::WARPGROUPS][Tile::SUM_FLOATS];
   float lse_log2[Tile::STAGES][Tile::BLOCK_Q], delta[Tile::STAGES][Tile::BLOCK_Q];
+  // Where MASKED: which step is in a slot of q, and in a warpgroup's slot of d_query. Only the loading warp walks.
+  StepName step[Tile::STAGES], d_query_step[Tile::WARPGROUPS];
 
   Barrier k_full, v_full;
+  Barrier step_full[Tile::STAGES];                                    // step, which is emptied with q
   Barrier q_full[Tile::STAGES], q_empty[Tile::STAGES];                // q and lse_log2
   Barrier d_output_full[Tile::STAGES], d_output_empty[Tile::STAGES];  // d_output and delta
   Barrier d_query_full[Tile::WARPGROUPS], d_query_empty[Tile::WARPGROUPS];
@@ -52,6 +59,7 @@ struct alignas(1024) BackwardStorage {
     k_full.init(1);
     v_full.init(1);
     for (int stage = 0; stage < Tile::STAGES; ++stage) {
+      step_full[stage].init(1);
       q_full[stage].init(1);
       d_output_full[stage].init(1);
       q_empty[stage].init(4 * Tile::WARPGROUPS);
@@ -105,38 +113,75 @@ struct KeyTile {
   }
 };
 
-// A walk over the steps that block_mask leaves.
-template <class Tile>
-struct QueryStep {
-  int head, tile;
-
+// A walk over all steps.
+struct QueryStep : StepName {
   __device__ __forceinline__ QueryStep(const BackwardParams& p, const KeyTile& t)
-      : head(t.kv_head * p.group), tile(t.first_tile) {
-    pass_over(p, t);
+      : StepName{t.kv_head * p.group, t.first_tile} {}
+  __device__ __forceinline__ void take(const StepName& other) {
+    head = other.head;
+    tile = other.tile;
   }
   __device__ __forceinline__ bool valid(const BackwardParams& p, const KeyTile& t) const {
     return head < (t.kv_head + 1) * p.group && t.first_tile < t.end_tile;
   }
-  __device__ __forceinline__ void advance(const BackwardParams& p, const KeyTile& t) {
-    next(t);
-    pass_over(p, t);
-  }
-
- private:
-  __device__ __forceinline__ void next(const KeyTile& t) {
+  __device__ __forceinline__ void advance(const KeyTile& t) {
     if (++tile == t.end_tile) {
       tile = t.first_tile;
       ++head;
     }
   }
-  __device__ __forceinline__ void pass_over(const BackwardParams& p, const KeyTile& t) {
-    if constexpr (Tile::MASKED) {
-      if (p.block_mask == nullptr) return;
-      const Strides& s = p.block_mask_strides;
-      const uint8_t* column = p.block_mask + t.batch * s.batch + (t.key >> p.block_shift) * s.column;
-      while (valid(p, t) && column[head * s.head + (tile * Tile::BLOCK_Q >> p.block_shift) * s.row] == 0) next(t);
+};
+
+// A walk over the steps that block_mask leaves, by all lanes of a warp: they look at 32 tiles of queries at a time.
+template <class Tile>
+class SeenStep : public StepName {
+ public:
+  __device__ __forceinline__ SeenStep(const BackwardParams& p, const KeyTile& t)
+      : StepName{t.kv_head * p.group, t.first_tile}, window_(t.first_tile), column_(p.block_mask) {
+    if (t.first_tile == t.end_tile) {
+      tile = -1;
+      return;
     }
+    if (column_ != nullptr) {
+      const Strides& s = p.block_mask_strides;
+      column_ += t.batch * s.batch + head * s.head + (t.key >> p.block_shift) * s.column;
+    }
+    look(p, t);
+    pass_over(p, t);
   }
+  __device__ __forceinline__ bool valid() const { return tile >= 0; }
+  __device__ __forceinline__ void advance(const BackwardParams& p, const KeyTile& t) {
+    seen_ &= seen_ - 1;
+    pass_over(p, t);
+  }
+
+ private:
+  // To the next tile that is left.
+  __device__ __forceinline__ void pass_over(const BackwardParams& p, const KeyTile& t) {
+    while (seen_ == 0) {
+      window_ += 32;
+      if (window_ >= t.end_tile) {
+        window_ = t.first_tile;
+        if (++head == (t.kv_head + 1) * p.group) {
+          tile = -1;
+          return;
+        }
+        if (column_ != nullptr) column_ += p.block_mask_strides.head;
+      }
+      look(p, t);
+    }
+    tile = window_ + __ffs(static_cast<int>(seen_)) - 1;
+  }
+  __device__ __forceinline__ void look(const BackwardParams& p, const KeyTile& t) {
+    const int own = window_ + static_cast<int>(threadIdx.x) % 32;
+    seen_ = __ballot_sync(
+        ~0u, own < t.end_tile && (column_ == nullptr ||
+                                  column_[(own * Tile::BLOCK_Q >> p.block_shift) * p.block_mask_strides.row] != 0));
+  }
+
+  int window_;             // the first of the 32 tiles that were looked at last
+  uint32_t seen_;          // bit i: window_ + i takes part, and hasn't been visited yet
+  const uint8_t* column_;  // of block_mask: for these keys, and the queries of this head; or null
 };
 
 }  // namespace ortflash::sm90
