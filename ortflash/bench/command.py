@@ -133,7 +133,7 @@ def density(
             _show(row)
             rows.append(row)
     _finish(
-        name, rows, "cuda", 1, protocol.sentence("ours as two launches in a CUDA graph, cuDNN as one launch"), output
+        name, rows, "cuda", 1, protocol.sentence("ours as two launches in a CUDA graph, peers as one launch"), output
     )
 
 

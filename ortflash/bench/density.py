@@ -18,8 +18,12 @@ from .results import OURS, Figure, Row
 DENSITIES = (1, 2, 4, 8, 16, 32, 64)
 """One block in so many."""
 BLOCK = 128
-PEER = "cuDNN, dense"
+PEERS = {"cuDNN, dense": "CUDNN_ATTENTION", "FlashAttention-2, dense": "FLASH_ATTENTION"}
+"""Candidate -> PyTorch's backend."""
 _LAUNCHES = 2
+
+_Ours = tuple[Callable[[], None], str, int]
+"""A call of the core's with a workspace of its own, the kernel's name, and the workspace's bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +61,37 @@ def problems(length: int, head_size: int) -> Iterator[Problem]:
 
 
 def race_problem(problem: Problem, protocol: Protocol) -> list[Row]:
-    """A row for the forward and one for the backward: ours with the mask, and cuDNN without it."""
+    """A row for the forward and one for the backward: ours with the mask, and dense attention without it.
+
+    ``peak_bytes`` of ours is the workspace, which is all that a call takes beyond inputs and outputs.
+    """
     tensors = _tensors(problem)
     rows = []
     for what, ours in {"forward": _our_forward, "backward": _our_backward}.items():
         figures: dict[str, Figure] = {}
         runs: dict[str, Callable[[], float]] = {}
+        note, workspace_bytes = "", None
         makers: dict[str, Callable[[], Callable[[], float]]] = {
-            OURS: functools.partial(_captured, ours, problem, tensors),
-            PEER: functools.partial(_peer, problem, tensors, what),
+            name: functools.partial(_peer, tensors, what, backend) for name, backend in PEERS.items()
         }
+        try:
+            call, note, workspace_bytes = ours(problem, tensors)
+            makers[OURS] = functools.partial(captured, [call], _LAUNCHES)
+        except core.CoreError as error:
+            figures[OURS] = Figure(float("nan"), note=str(error).splitlines()[0][:200])
         for name, make in makers.items():
             try:
                 runs[name] = make()
             except (RuntimeError, core.CoreError) as error:
                 figures[name] = Figure(float("nan"), note=str(error).splitlines()[0][:200])
         for name, time_ms in race(runs, protocol).items():
-            share = problem.density if name == OURS else 1.0
             products = 2 if what == "forward" else 5
-            flops = 2.0 * products * problem.heads * problem.length**2 * problem.head_size * share
-            figures[name] = Figure(time_ms, flops / time_ms / 1e9)
+            flops = 2.0 * products * problem.heads * problem.length**2 * problem.head_size
+            if name == OURS:
+                tflops = flops * problem.density / time_ms / 1e9
+                figures[name] = Figure(time_ms, tflops, peak_bytes=workspace_bytes, note=note)
+            else:
+                figures[name] = Figure(time_ms, flops / time_ms / 1e9)
         sizes = {"length": problem.length, "head_size": problem.head_size, "density": problem.density, "pass": what}
         rows.append(Row(f"{problem.label}, {what}", figures, {**sizes, "clocks": clocks()}))
     return rows
@@ -104,42 +119,37 @@ def _our_params(problem: Problem, tensors: dict[str, Any]) -> tuple[core.Params,
     return core.make_params(tensor_views(given), block_size=BLOCK), given
 
 
-def _bound(params: core.Params | core.GradParams, kept: object) -> Callable[[], None]:
-    """A call of the core's with a workspace of its own; ``kept`` holds the tensors' memory."""
+def _bound(params: core.Params | core.GradParams, kept: object) -> _Ours:
+    """``kept`` holds the tensors' memory."""
     import torch
 
     library = core.library()
     library.supports(params, "cuda")
-    workspace = torch.empty(max(1, library.workspace_size(params, "cuda")), dtype=torch.uint8, device="cuda")
+    workspace_bytes = library.workspace_size(params, "cuda")
+    workspace = torch.empty(max(1, workspace_bytes), dtype=torch.uint8, device="cuda")
     run = library.backward if isinstance(params, core.GradParams) else library.forward
 
     def call(_kept: object = kept) -> None:
         run(params, "cuda", workspace=workspace.data_ptr(), stream=torch.cuda.current_stream().cuda_stream)  # type: ignore[arg-type]
 
-    return call
+    return call, library.describe(params, "cuda"), workspace_bytes
 
 
-def _captured(
-    make: Callable[[Problem, dict[str, Any]], Callable[[], None]], problem: Problem, tensors: dict[str, Any]
-) -> Callable[[], float]:
-    return captured([make(problem, tensors)], _LAUNCHES)
-
-
-def _our_forward(problem: Problem, tensors: dict[str, Any]) -> Callable[[], None]:
+def _our_forward(problem: Problem, tensors: dict[str, Any]) -> _Ours:
     return _bound(*_our_params(problem, tensors))
 
 
-def _our_backward(problem: Problem, tensors: dict[str, Any]) -> Callable[[], None]:
+def _our_backward(problem: Problem, tensors: dict[str, Any]) -> _Ours:
     import torch
 
     params, given = _our_params(problem, tensors)
-    _bound(params, given)()
+    _bound(params, given)[0]()
     given["d_output"] = tensors["d_output"]
     given.update({f"d_{name}": torch.empty_like(tensors[name]) for name in ("query", "key", "value")})
     return _bound(core.make_grad_params(tensor_views(given), block_size=BLOCK), given)
 
 
-def _peer(problem: Problem, tensors: dict[str, Any], what: str) -> Callable[[], float]:
+def _peer(tensors: dict[str, Any], what: str, backend: str) -> Callable[[], float]:
     """A candidate that launches one dense call: it takes milliseconds, so that host code doesn't show."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -147,7 +157,7 @@ def _peer(problem: Problem, tensors: dict[str, Any], what: str) -> Callable[[], 
     operands = [tensors[name].detach().requires_grad_(what == "backward") for name in ("query", "key", "value")]
 
     def forward() -> Any:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             return torch.nn.functional.scaled_dot_product_attention(*operands)
 
     output = forward()
