@@ -35,6 +35,24 @@ __device__ __forceinline__ float operand_at(const void* base, int64_t element) {
   return MATH == Math::kTf32 ? __uint_as_float(round_to_tf32(x)) : x;
 }
 
+// softcap, bias, mask and block_mask of one scaled product; modify_scores() has them for a tile.
+template <Math MATH>
+__device__ __forceinline__ float modify_score(const KernelParams& p, const HeadTerms& terms, float score, int query,
+                                              int key) {
+  if (p.softcap != 0.0f) score = p.softcap * tanhf(score * p.softcap_inverse);
+  if (terms.bias != nullptr) {
+    const uint8_t* from = terms.bias + (query * p.bias_strides.row + key * p.bias_strides.column) * p.bias_bytes;
+    score += p.bias_bytes == 4 ? *reinterpret_cast<const float*>(from) : element_at<MATH>(from, 0);
+  }
+  if (terms.mask != nullptr && terms.mask[query * p.mask_strides.row + key * p.mask_strides.column] == 0) {
+    score = p.mask_fill;
+  }
+  const Strides& s = p.block_mask_strides;
+  const bool seen = terms.block_mask == nullptr ||
+                    terms.block_mask[query / p.block_size * s.row + key / p.block_size * s.column] != 0;
+  return seen ? score : -INFINITY;
+}
+
 // sum_j exp(S_j - lse) of one row, key after key: for rows with a large lse, of which there are few.
 template <Math MATH>
 __device__ __noinline__ float sum_of_weights(const KernelParams& p, int batch, int head, int query, float lse) {
@@ -49,7 +67,7 @@ __device__ __noinline__ float sum_of_weights(const KernelParams& p, int batch, i
       product = fmaf(operand_at<MATH>(p.query, q + column),
                      operand_at<MATH>(p.key, k + key * p.key_strides.row + column), product);
     }
-    sum += expf(modify_score<MATH>(p, terms, product * p.scale, query, key).value - lse);
+    sum += expf(modify_score<MATH>(p, terms, product * p.scale, query, key) - lse);
   }
   return sum_across_warp(sum);
 }

@@ -8,6 +8,7 @@
 #include "../block_range.cuh"
 #include "../dropout.h"
 #include "../online_softmax.cuh"
+#include "../score_mod.cuh"
 #include "backward_config.cuh"
 #include "backward_params.h"
 #include "products.cuh"
@@ -33,40 +34,106 @@ struct HeadTerms {
   }
 };
 
-// A score, and what its gradient is multiplied by on the way to scale * Q K^T and to the bias.
-struct Score {
-  float value;
-  float slope;    // 1 - tanh^2; 0 where the mask replaced the score
-  bool replaced;  // by mask_fill
+// The lane's eight scores of 16 own rows and 16 others: element e of row r.
+struct ScoreGroup {
+  float value[2][4];
+  float slope[2][4];  // what the gradient is multiplied by on the way to scale * Q K^T: 1 - tanh^2; 0 where replaced
+  uint32_t replaced;  // bit 4r + e: by mask_fill or block_mask, so that the bias has no part in it
 };
 
-template <Math MATH>
-__device__ __forceinline__ float bias_element(const KernelParams& p, const HeadTerms& terms, int query, int key) {
-  const uint8_t* from = terms.bias + (query * p.bias_strides.row + key * p.bias_strides.column) * p.bias_bytes;
-  if (kElementBytes<MATH> == 4 || p.bias_bytes == 4) return *reinterpret_cast<const float*>(from);
-  const uint16_t bits = *reinterpret_cast<const uint16_t*>(from);
-  return MATH == Math::kBFloat16 ? bf16_to_float(bits) : f16_to_float(bits);
+// The lane's eight elements, of BYTES bytes each, of a tensor (query, key) at `base`. own, other: their rows, inside
+// the tensors. by_four: four adjacent keys may be loaded together.
+template <class C, int BYTES>
+__device__ __forceinline__ void load_elements(uint32_t (&found)[2][4], const uint8_t* base, const Strides& strides,
+                                              const int (&own)[2], const int (&other)[4], bool by_four) {
+  const int64_t own_stride = C::KEYS_OWN ? strides.column : strides.row;
+  const int64_t other_stride = C::KEYS_OWN ? strides.row : strides.column;
+  if (!C::KEYS_OWN && by_four && other[3] == other[0] + 3) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t words[BYTES];
+      load_four<BYTES>(words, base + own[r] * own_stride * BYTES, other[0]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        found[r][e] = words[e * BYTES / 4] >> (e * BYTES % 4 * 8);
+        if (BYTES < 4) found[r][e] &= (1u << (BYTES % 4 * 8)) - 1;
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const uint8_t* column = base + other[e] * other_stride * BYTES;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint8_t* from = column + own[r] * own_stride * BYTES;
+      if constexpr (BYTES == 1) found[r][e] = __ldg(from);
+      if constexpr (BYTES == 2) found[r][e] = __ldg(reinterpret_cast<const uint16_t*>(from));
+      if constexpr (BYTES == 4) found[r][e] = __ldg(reinterpret_cast<const uint32_t*>(from));
+    }
+  }
 }
 
-// softcap, bias and mask of one scaled product; `query` and `key` lie inside the tensors.
-template <Math MATH>
-__device__ __forceinline__ Score modify_score(const KernelParams& p, const HeadTerms& terms, float scaled, int query,
-                                              int key) {
-  Score score = {scaled, 1.0f, false};
+template <class C>
+__device__ __forceinline__ void add_bias(ScoreGroup& scores, const KernelParams& p, const HeadTerms& terms,
+                                         const int (&own)[2], const int (&other)[4]) {
+  uint32_t found[2][4];
+  const bool float_bias = C::ELEMENT_BYTES == 4 || p.bias_bytes == 4;
+  if (float_bias) {
+    load_elements<C, 4>(found, terms.bias, p.bias_strides, own, other, p.bias_vector);
+  } else {
+    load_elements<C, 2>(found, terms.bias, p.bias_strides, own, other, p.bias_vector);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t bits = found[i / 4][i % 4];
+    const float half = C::MATH == Math::kBFloat16 ? bf16_to_float(bits) : f16_to_float(bits);
+    scores.value[i / 4][i % 4] += float_bias ? __uint_as_float(bits) : half;
+  }
+}
+
+// softcap, bias, mask and block_mask of scaled products. first_own and first_other are multiples of 16, as blocks of
+// block_mask are.
+template <class C>
+__device__ __forceinline__ void modify_scores(ScoreGroup& scores, const KernelParams& p, const HeadTerms& terms,
+                                              int first_own, int first_other, int lane) {
+  const int own_count = C::KEYS_OWN ? p.kv_len : p.q_len, other_count = C::KEYS_OWN ? p.q_len : p.kv_len;
+  int own[2], other[4];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) own[r] = min(first_own + lane / 4 + 8 * r, own_count - 1);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) other[e] = min(first_other + lane % 4 * 4 + e, other_count - 1);
+
   if (p.softcap != 0.0f) {
-    const float t = tanhf(scaled * p.softcap_inverse);
-    score.value = p.softcap * t;
-    score.slope = 1.0f - t * t;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float t = tanhf(scores.value[i / 4][i % 4] * p.softcap_inverse);
+      scores.value[i / 4][i % 4] = p.softcap * t;
+      scores.slope[i / 4][i % 4] = 1.0f - t * t;
+    }
   }
-  if (terms.bias != nullptr) score.value += bias_element<MATH>(p, terms, query, key);
-  if (terms.mask != nullptr && terms.mask[query * p.mask_strides.row + key * p.mask_strides.column] == 0) {
-    score = {p.mask_fill, 0.0f, true};
+  if (terms.bias != nullptr) add_bias<C>(scores, p, terms, own, other);
+  if (terms.mask != nullptr) {
+    uint32_t kept[2][4];
+    load_elements<C, 1>(kept, terms.mask, p.mask_strides, own, other, p.mask_vector);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (kept[i / 4][i % 4] != 0) continue;
+      scores.value[i / 4][i % 4] = p.mask_fill;
+      scores.slope[i / 4][i % 4] = 0.0f;
+      scores.replaced |= 1u << i;
+    }
   }
-  if (terms.block_mask != nullptr && terms.block_mask[query / p.block_size * p.block_mask_strides.row +
-                                                      key / p.block_size * p.block_mask_strides.column] == 0) {
-    score = {-INFINITY, 0.0f, true};
+  if (terms.block_mask != nullptr) {
+    const int query = min(C::KEYS_OWN ? first_other : first_own, p.q_len - 1);
+    const int key = min(C::KEYS_OWN ? first_own : first_other, p.kv_len - 1);
+    if (terms.block_mask[query / p.block_size * p.block_mask_strides.row +
+                         key / p.block_size * p.block_mask_strides.column] == 0) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) scores.value[i / 4][i % 4] = -INFINITY;
+      scores.replaced = 0xff;
+    }
   }
-  return score;
 }
 
 // Which weights the forward dropped (dropout.h).
@@ -145,6 +212,14 @@ __device__ __forceinline__ void scores_to_gradients(BackwardScores<C>& s, Backwa
         kept = kept_elements<C>(dropout, terms, first_own, first_other + group * 16, params.dropout_threshold, lane);
       }
     }
+    ScoreGroup scores;
+    scores.replaced = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      scores.value[i / 4][i % 4] = s[0][group * 2 + i % 4 / 2][i / 4 * 2 + i % 2] * p.scale;
+      scores.slope[i / 4][i % 4] = 1.0f;
+    }
+    if constexpr (C::ALL) modify_scores<C>(scores, p, terms, first_own, first_other + group * 16, lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -156,21 +231,18 @@ __device__ __forceinline__ void scores_to_gradients(BackwardScores<C>& s, Backwa
         RowState row = own[r];
         if constexpr (C::KEYS_OWN) row = {(&lse.x)[e], (&correction.x)[e], (&delta.x)[e]};
 
-        Score score = {product * p.scale, 1.0f, false};
-        if constexpr (C::ALL) {
-          score = modify_score<C::MATH>(p, terms, score.value, min(query, p.q_len - 1), min(key, p.kv_len - 1));
-        }
-        if (!clean && (key < keys.lower(query) || key >= keys.upper(query))) score.value = -INFINITY;
-        const float weight = fast_exp2(fmaf(score.value - row.lse, kLog2e, row.correction));
+        float& score = scores.value[r][e];
+        if (!clean && (key < keys.lower(query) || key >= keys.upper(query))) score = -INFINITY;
+        const float weight = fast_exp2(fmaf(score - row.lse, kLog2e, row.correction));
         float z = 1.0f;
         if constexpr (C::ALL) z = (kept >> (4 * r + e) & 1) == 0 ? 0.0f : params.dropout_scale;
         // The comparison keeps what takes no part from turning 0 * NaN into NaN.
         const float ds = weight == 0.0f ? 0.0f : weight * (z * gradient - row.delta);
         product = weight * z;
         if constexpr (C::GRADIENT == Gradient::kBias) {
-          gradient = score.replaced ? 0.0f : ds;
+          gradient = (scores.replaced >> (4 * r + e) & 1) != 0 ? 0.0f : ds;
         } else {
-          gradient = ds * score.slope;
+          gradient = ds * scores.slope[r][e];
         }
       }
     }
