@@ -15,7 +15,16 @@ from typing import Any
 from .. import core
 from . import flash_attn_4
 from .grids import Shape
-from .kernel_cuda import captured, draw_inputs, exact_output, first_line, launches_for, tensor_views
+from .kernel_cuda import (
+    captured,
+    draw_inputs,
+    exact_output,
+    first_line,
+    launches_for,
+    mask_of_lengths,
+    tensor_views,
+    terms_of_head,
+)
 from .machine import clocks
 from .race import Protocol, race
 from .results import OURS, Figure, Row
@@ -62,9 +71,10 @@ def _expected(shape: Shape, tensors: dict[str, Any]) -> dict[int, Gradients]:
 
     found = {}
     for index in (0, -1):
-        operands = [tensors[name][index, index].float().requires_grad_() for name in ("query", "key", "value")]
-        output = exact_output(shape, *operands)
-        found[index] = torch.autograd.grad(output, operands, tensors["d_output"][index, index].float())
+        q, k, v = (tensors[name][index, index].float().requires_grad_() for name in ("query", "key", "value"))
+        bias, mask = terms_of_head(shape, tensors, index)
+        output = exact_output(shape, q, k, v, bias, mask)
+        found[index] = torch.autograd.grad(output, (q, k, v), tensors["d_output"][index, index].float())
     return found
 
 
@@ -102,18 +112,38 @@ def _ours(shape: Shape, tensors: dict[str, Any], implementation: str) -> tuple[C
     return call, library.describe(params, "cuda", implementation)
 
 
+def _additive(shape: Shape, tensors: dict[str, Any]) -> Any:
+    """What PyTorch adds to the scores, (B,N,S,T) in the query's type, or None; a mask as 0 and -inf."""
+    import torch
+
+    full = shape.axes("BNST")
+    if shape.bias:
+        return tensors["attn_bias"].expand(full)
+    if not (shape.mask or shape.key_lengths):
+        return None
+    kept = tensors["attn_mask"] if shape.mask else mask_of_lengths(shape, tensors)
+    added = torch.zeros(kept.shape, dtype=tensors["query"].dtype, device="cuda").masked_fill_(~kept, -math.inf)
+    return added.expand(full)
+
+
+def _refuse_terms(shape: Shape, name: str) -> None:
+    if shape.bias or shape.mask or shape.key_lengths:
+        raise NotImplementedError(f"{name} has no backward with bias, mask or key lengths")
+
+
 def _cudnn(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
     import torch
 
     operands = [tensors[name] for name in ("query", "key", "value")]
+    added = _additive(shape, tensors)
     operators = torch.ops.aten
     output, lse, cum_q, cum_k, max_q, max_k, seed, offset, _ = operators._scaled_dot_product_cudnn_attention(
-        *operands, None, True, 0.0, shape.is_causal, False
+        *operands, added, True, 0.0, shape.is_causal, False
     )
 
     def call() -> Gradients:
         gradients: Gradients = operators._scaled_dot_product_cudnn_attention_backward(
-            tensors["d_output"], *operands, output, lse, seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0,
+            tensors["d_output"], *operands, output, lse, seed, offset, added, cum_q, cum_k, max_q, max_k, 0.0,
             shape.is_causal,
         )  # fmt: skip
         return gradients
@@ -121,9 +151,30 @@ def _cudnn(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
     return call, ""
 
 
+def _memory_efficient(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
+    import torch
+
+    operands = [tensors[name] for name in ("query", "key", "value")]
+    added = _additive(shape, tensors)
+    operators = torch.ops.aten
+    output, lse, seed, offset = operators._scaled_dot_product_efficient_attention(
+        *operands, added, True, 0.0, shape.is_causal
+    )
+
+    def call() -> Gradients:
+        d_query, d_key, d_value, _ = operators._scaled_dot_product_efficient_attention_backward(
+            tensors["d_output"], *operands, added, output, lse, seed, offset, 0.0, [True, True, True, False],
+            shape.is_causal,
+        )  # fmt: skip
+        return d_query, d_key, d_value
+
+    return call, ""
+
+
 def _flash_attention_2(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
     import torch
 
+    _refuse_terms(shape, "FlashAttention-2")
     operands = [tensors[name] for name in ("query", "key", "value")]
     operators = torch.ops.aten
     output, lse, cum_q, cum_k, max_q, max_k, seed, offset, _ = operators._scaled_dot_product_flash_attention(
@@ -140,12 +191,14 @@ def _flash_attention_2(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str
 
 
 def _flash_attn_4(shape: Shape, tensors: dict[str, Any]) -> tuple[Call, str]:
+    _refuse_terms(shape, "flash-attn-4's interface, as it is called here,")
     return flash_attn_4.backward(shape, tensors), ""
 
 
 PEERS: dict[str, _Maker] = {
     "cuDNN": _cudnn,
     "FlashAttention-2": _flash_attention_2,
+    "memory-efficient": _memory_efficient,
     "flash-attn-4": _flash_attn_4,
 }
 """Every peer of a backward call, by the name that tables show."""

@@ -148,6 +148,7 @@ GRIDS: dict[str, tuple[Shape, ...]] = {
     "odd": tuple(_odd()),
     "backward": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), "float16")),
     "backward-bf16": tuple(_main((64, 128), (1024, 2048, 4096, 8192, 16384), "bfloat16")),
+    "backward-terms": tuple(shape for shape in _terms() if shape.dtype == "float16"),
     "short": tuple(Shape(batch, 16, length, 64) for batch in (1, 8) for length in (128, 256, 512)),
 }
 """Grid name -> calls. ``cpu*`` are for the CPU, the others for a GPU; of ``backward*`` the gradients are timed."""

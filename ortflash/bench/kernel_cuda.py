@@ -118,15 +118,22 @@ def _expected(shape: Shape, tensors: dict[str, Any]) -> dict[int, Any]:
         q, k, v = (
             tensors[name][index, i].float() for name, i in (("query", index), ("key", kv_index), ("value", kv_index))
         )
-        bias = tensors["attn_bias"].expand(shape.axes("BNST"))[index, index].float() if shape.bias else None
-        mask = tensors["attn_mask"].expand(shape.axes("BNST"))[index, index] if shape.mask else None
-        if shape.key_lengths:
-            mask = _mask_of_lengths(shape, tensors)[index, 0].expand(shape.q_len, shape.keys)
+        bias, mask = terms_of_head(shape, tensors, index)
         found[index] = exact_output(shape, q, k, v, bias, mask)
     return found
 
 
-def _mask_of_lengths(shape: Shape, tensors: dict[str, Any]) -> Any:
+def terms_of_head(shape: Shape, tensors: dict[str, Any], index: int) -> tuple[Any, Any]:
+    """fp32 bias (S,T) and bool mask (S,T), or None, of one head of one batch element: the same index of both."""
+    full = shape.axes("BNST")
+    bias = tensors["attn_bias"].expand(full)[index, index].float() if shape.bias else None
+    mask = tensors["attn_mask"].expand(full)[index, index] if shape.mask else None
+    if shape.key_lengths:
+        mask = mask_of_lengths(shape, tensors)[index, 0].expand(shape.q_len, shape.keys)
+    return bias, mask
+
+
+def mask_of_lengths(shape: Shape, tensors: dict[str, Any]) -> Any:
     """(B,1,1,T), True where a key takes part."""
     import torch
 
@@ -227,7 +234,7 @@ def _sdpa(backend: str) -> Callable[[Shape, dict[str, Any]], Callable[[], Any]]:
         full = shape.axes("BNST")
         given = tensors.get("attn_bias", tensors.get("attn_mask"))
         if shape.key_lengths:
-            given = _mask_of_lengths(shape, tensors)
+            given = mask_of_lengths(shape, tensors)
         mask = None if given is None else given.expand(full)
         chosen = getattr(SDPBackend, backend)
 
