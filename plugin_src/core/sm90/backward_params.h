@@ -15,6 +15,7 @@ struct BackwardParams {
   int32_t query_tiles, padded_q_len;  // of one head, in tiles of the kernel's BLOCK_Q rows
   int32_t key_tiles;
   int32_t section_heads;  // key/value heads in a section: see KeyTile
+  int32_t global_tiles;   // of a head's first keys, which in BigBird's and Longformer's patterns all rows see
 
   // Row i sees keys j with i + low <= j < i + high; where rows end with keys (bottom_right), of kv_len keys.
   int32_t low, high;

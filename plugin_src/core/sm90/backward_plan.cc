@@ -135,6 +135,7 @@ Status make_backward_plan(const AttentionGradParams& g, const BackwardKernel& ke
   p.key_tiles = static_cast<int32_t>(ceil_div(a.kv_len, kernel.block_kv));
   set_limits(a, &p);
   p.section_heads = section_heads(a, p, kernel);
+  p.global_tiles = a.block_mask != nullptr ? std::min(2, p.key_tiles) : 0;
   p.scale = scale_of(a);
   p.scale_log2 = static_cast<float>(p.scale * kLog2E);
   p.softmax_lse = a.softmax_lse;

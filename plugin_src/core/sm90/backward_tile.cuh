@@ -85,11 +85,19 @@ struct KeyTile {
   static __device__ __forceinline__ KeyTile describe(const BackwardParams& p) {
     // Sections of heads whose queries stay in L2 together. In a section the heads' first keys come first: with a causal
     // mask they have the most queries.
+    // With a block mask, the tiles that all rows may see come before everything.
     const int heads = p.batch * (p.num_heads / p.group);
-    const int section = blockIdx.x / (p.section_heads * p.key_tiles), first_head = section * p.section_heads;
-    const int section_heads = min(p.section_heads, heads - first_head);
-    const int in_section = blockIdx.x - first_head * p.key_tiles;
-    const int tile = in_section / section_heads, head = first_head + in_section - tile * section_heads;
+    const int global_tiles = Tile::MASKED ? p.global_tiles : 0, tiles = p.key_tiles - global_tiles;
+    int index = blockIdx.x, tile = index / heads, head = index - tile * heads;
+    if (tile >= global_tiles) {
+      index -= heads * global_tiles;
+      const int section = index / (p.section_heads * tiles), first_head = section * p.section_heads;
+      const int section_heads = min(p.section_heads, heads - first_head);
+      const int in_section = index - first_head * tiles;
+      tile = in_section / section_heads;
+      head = first_head + in_section - tile * section_heads;
+      tile += global_tiles;
+    }
     KeyTile t;
     t.key = tile * Tile::BLOCK_KV;
     t.batch = head / (p.num_heads / p.group);
