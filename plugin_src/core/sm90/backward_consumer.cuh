@@ -44,7 +44,7 @@ class GradientConsumer {
       float d_query[32];
       shared_.q_full[slot].wait(parity);
       if constexpr (Tile::MASKED) {
-        if (__any_sync(~0u, shared_.step[slot].tile < 0)) break;
+        if (__any_sync(~0u, step_in(slot).tile < 0)) break;
       }
       issue_scores(s, shared_.k, shared_.q[slot]);
       shared_.d_output_full[slot].wait(parity);
@@ -52,7 +52,7 @@ class GradientConsumer {
       wgmma_wait<1>();
       pin(s);
       if constexpr (Tile::MASKED) exclude_masked_keys(s, slot);
-      scores_to_weights(s, slot, (Tile::MASKED ? shared_.step[slot].tile : now.tile) * Tile::BLOCK_Q);
+      scores_to_weights(s, slot, (Tile::MASKED ? step_in(slot).tile : now.tile) * Tile::BLOCK_Q);
       convert(s, weights);
       wgmma_wait<0>();
       pin(d_weights);
@@ -77,7 +77,7 @@ class GradientConsumer {
     if constexpr (Tile::MASKED) {
       if (leader_) {  // that was all
         shared_.d_query_empty[group_].wait((static_cast<uint32_t>(number) & 1) ^ 1);
-        shared_.d_query_step[group_] = {0, -1};
+        if (threadIdx.x % 128 == 0) shared_.d_query_step[group_] = {0, -1};
         shared_.d_query_full[group_].arrive();
       }
     }
@@ -94,6 +94,12 @@ class GradientConsumer {
   using Scores = float[Tile::BLOCK_Q / 2];
   using Operand = uint32_t[Tile::BLOCK_Q / 4];
   using KeyGradient = float[Tile::HEAD / 2];
+
+  // Where MASKED: which step is in a slot of q. Read by the lane that hands the slot back.
+  __device__ __forceinline__ StepName step_in(int slot) const {
+    const StepName step = leader_ ? shared_.step[slot] : StepName{};
+    return {__shfl_sync(~0u, step.head, 0), __shfl_sync(~0u, step.tile, 0)};
+  }
 
   // ------------------------------------------------------------------------------------------------- products
   // S^T = K Q^T, or dP^T = V dO^T.
@@ -164,7 +170,7 @@ class GradientConsumer {
   // s = -inf for the keys that attn_mask leaves out.
   __device__ __forceinline__ void exclude_masked_keys(Scores& s, int slot) {
     if (p_.mask == nullptr) return;
-    const uint8_t* row = p_.mask + t_.batch * p_.mask_batch + shared_.step[slot].head * p_.mask_head;
+    const uint8_t* row = p_.mask + t_.batch * p_.mask_batch + step_in(slot).head * p_.mask_head;
     bool kept[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) kept[r] = row[min(lane_key() + 8 * r, p_.kv_len - 1) * p_.mask_column] != 0;
@@ -241,7 +247,7 @@ class GradientConsumer {
     for (int j = 0; j < 8; ++j) {
       to[128 * j] = make_float4(gradient[4 * j], gradient[4 * j + 1], gradient[4 * j + 2], gradient[4 * j + 3]);
     }
-    if (Tile::MASKED && leader_) shared_.d_query_step[group_] = shared_.step[slot];
+    if (Tile::MASKED && threadIdx.x % 128 == 0) shared_.d_query_step[group_] = shared_.step[slot];
     fence_proxy_async();
     __syncwarp();
     if (leader_) shared_.d_query_full[group_].arrive();
