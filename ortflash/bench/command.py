@@ -239,11 +239,13 @@ def _show(row: Row) -> None:
         f"{name} {figure.time_ms:.3g} ms"
         + (f" ({figure.tflops:.3g} TFLOP/s)" if figure.tflops else "")
         + (f" ({figure.moved_bytes / 1e9:.2f} GB)" if figure.moved_bytes else "")
+        + (f" ({figure.peak_bytes / 2**20:.0f} MiB)" if figure.peak_bytes else "")
+        + (f" (attention {figure.attention_ms:.3g} ms)" if figure.attention_ms is not None else "")
         for name, figure in row.figures.items()
         if figure.ran
     )
     ratio = "" if row.ratio is None else f"; {row.ratio:.2f}x of {row.best_peer}"
-    error = "".join(f"; error {f.error:.1e}" for n, f in row.figures.items() if n == "ortflash" and f.error is not None)
+    error = "" if row.ours is None or row.ours.error is None else f"; error {row.ours.error:.1e}"
     typer.echo(f"{row.case}: {times}{ratio}{error}")
 
 

@@ -6,7 +6,8 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..inputs import Feed, feed_of_length
 from ..library import import_onnxruntime
 from ..measure import peak_bytes
 from ..session import CPU, CUDA, register
+from . import attention_time
+from .attention_time import GpuTime
 from .race import Protocol, race, wall_clock
 from .results import OURS, Figure, Row
 
@@ -50,16 +53,18 @@ def race_model(
         files, problems = _candidates(path, peers, folder, device, model_type)
         model = load_model(path)
         feeds = {length: feed_of_length(model, batch, length) for length in sorted(lengths)}
-        peaks: dict[str, dict[int, int]] = {}
+        held: dict[str, Held] = {}
+        if device == "cuda":
+            _hold(path, dict(list(feeds.items())[:1]), folder, device, threads)  # loads libraries
         for candidate, file in files.items():
-            found, reason = _peaks(file, feeds, folder, device, threads)
-            if candidate == ORIGINAL and len(found) < len(feeds):
-                raise OrtflashError(f"{path.name} doesn't run at length {list(feeds)[len(found)]}: {reason}")
-            peaks[candidate] = dict(zip(feeds, found, strict=False))
+            held[candidate] = _hold(file, feeds, folder, device, threads)
+            if candidate == ORIGINAL and len(held[candidate].peaks) < len(feeds):
+                failed = list(feeds)[len(held[candidate].peaks)]
+                raise OrtflashError(f"{path.name} doesn't run at length {failed}: {held[candidate].reason}")
         sessions, refused = _sessions(files, device, threads)
         problems.update(refused)
         for length, feed in feeds.items():
-            yield _row(path, batch, length, sessions, feed, peaks, device, protocol, problems)
+            yield _row(path, batch, length, sessions, feed, held, device, protocol, problems)
 
 
 def _check_model_type(model_type: str) -> None:
@@ -121,7 +126,7 @@ def _row(
     length: int,
     sessions: Mapping[str, Any],
     feed: dict[str, Any],
-    peaks: Mapping[str, Mapping[int, int]],
+    held: Mapping[str, Held],
     device: str,
     protocol: Protocol,
     problems: Mapping[str, str],
@@ -140,16 +145,28 @@ def _row(
     for name, time_ms in race({name: wall_clock(run) for name, run in runs.items()}, protocol).items():
         pairs = zip(outputs[name], expected, strict=False)
         worst = max((float(np.max(np.abs(a.astype(np.float64) - b), initial=0.0)) for a, b in pairs), default=math.nan)
-        figures[name] = Figure(time_ms, error=worst, peak_bytes=peaks[name].get(length))
+        figures[name] = Figure(
+            time_ms,
+            error=worst,
+            peak_bytes=held[name].peaks.get(length),
+            attention_ms=attention_ms(
+                name, {other: found.gpu[length] for other, found in held.items() if length in found.gpu}
+            ),
+        )
     return Row(f"{path.stem}, B {batch}, S {length}", figures, {"batch": batch, "length": length})
 
 
-def create_session(path: Path, device: str, threads: int) -> Any:
-    """A session on the device, with the operator registered; its arena grows by what is asked for."""
+def create_session(path: Path, device: str, threads: int, profile: Path | None = None) -> Any:
+    """A session on the device, with the operator registered; its arena grows by what is asked for.
+
+    ``profile``: begin a profile, with a name that begins so.
+    """
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     register(options)
     gpu = (CUDA, {"arena_extend_strategy": "kSameAsRequested"})
     session = onnxruntime.InferenceSession(str(path), options, providers=[gpu, CPU] if device == "cuda" else [CPU])
@@ -193,22 +210,42 @@ def _first_reads(run: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
 
 
 # ------------------------------------------------------------------------------------------------- peak memory
-def _peaks(path: Path, feeds: Mapping[int, Feed], folder: Path, device: str, threads: int) -> tuple[list[int], str]:
-    """Most memory held after a run at each length in turn, and why the list ends early where it does.
+@dataclass
+class Held:
+    """What a candidate was found to need, by length."""
 
-    Resident in a process of its own on the CPU; on a GPU, what the device has less of since before the session was
-    made, in this process, so that the CUDA context doesn't count. Lengths rise, since neither falls again.
+    peaks: dict[int, int] = field(default_factory=dict)
+    gpu: dict[int, GpuTime] = field(default_factory=dict)
+    reason: str = ""
+    """Why lengths are missing."""
+
+
+def attention_ms(name: str, times: Mapping[str, GpuTime]) -> float | None:
+    """A candidate's attention; where it has no attention node, what its rewriting saves, and that one's attention."""
+    own = times.get(name)
+    if own is None or own.attention_ms is not None:
+        return None if own is None else own.attention_ms
+    ours = times.get(OURS if name == ORIGINAL else f"{OURS}, {name}")
+    return None if ours is None or ours.attention_ms is None else own.all_ms - ours.all_ms + ours.attention_ms
+
+
+def _hold(path: Path, feeds: Mapping[int, Feed], folder: Path, device: str, threads: int) -> Held:
+    """Most memory held after a run at each length in turn, and on a GPU what the kernels take.
+
+    Memory is what is resident in a process of its own on the CPU; on a GPU, what the device has less of since before
+    the session was made, in this process, so that the CUDA context and the libraries that a first session loads don't
+    count. Lengths rise, since neither falls again.
     """
     if device == "cuda":
-        return _device_peaks(path, feeds.values(), threads)
+        return _hold_on_device(path, feeds, folder, threads)
     files = []
     for length, feed in feeds.items():
         files.append(folder / f"{length}.npz")
         np.savez(files[-1], **feed)  # type: ignore[arg-type]
     command = [sys.executable, "-m", "ortflash.bench.model", str(threads), str(path), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    reason = (done.stderr.strip().splitlines() or [""])[-1]
-    return [int(line) for line in done.stdout.splitlines() if line.isdigit()], reason
+    peaks = [int(line) for line in done.stdout.splitlines() if line.isdigit()]
+    return Held(dict(zip(feeds, peaks, strict=False)), reason=(done.stderr.strip().splitlines() or [""])[-1])
 
 
 def _print_peaks(threads: str, path: str, *feeds: str) -> None:
@@ -220,17 +257,20 @@ def _print_peaks(threads: str, path: str, *feeds: str) -> None:
         print(peak_bytes(), flush=True)
 
 
-def _device_peaks(path: Path, feeds: Iterable[Feed], threads: int) -> tuple[list[int], str]:
-    found: list[int] = []
+def _hold_on_device(path: Path, feeds: Mapping[int, Feed], folder: Path, threads: int) -> Held:
+    held = Held()
     before = _device_bytes()
     try:
-        session = create_session(path, "cuda", threads)
-        for feed in feeds:
-            bound_run(session, feed, "cuda")()
-            found.append(_device_bytes() - before)
+        session = create_session(path, "cuda", threads, profile=folder / "profile")
+        runs = {}
+        for length, feed in feeds.items():
+            runs[length] = bound_run(session, feed, "cuda")
+            runs[length]()
+            held.peaks[length] = _device_bytes() - before
+        held.gpu.update(zip(runs, attention_time.measure(session, runs.values()), strict=True))
     except Exception as error:  # onnxruntime's exceptions have no common base
-        return found, str(error).splitlines()[0][:200]
-    return found, ""
+        held.reason = str(error).splitlines()[0][:200]
+    return held
 
 
 def _device_bytes() -> int:
