@@ -33,8 +33,8 @@ struct ScoreTerms {
   }
 
   // Pieces that begin at this key.
-  __device__ __forceinline__ void load(const KernelParams& p, int key) {
-    if (p.bias != nullptr && p.bias_bytes == 2) {
+  __device__ __forceinline__ void load(const KernelParams& p, int key, bool with_bias = true) {
+    if (with_bias && p.bias != nullptr && p.bias_bytes == 2) {
       load_rows<true, 2>(bias.words, bias_row, key, p.kv_len, p.bias_vector, p.bias_strides.column);
     }
     if (p.mask != nullptr)

@@ -5,8 +5,8 @@
 // columns 2t and 2t + 1 of two neighbouring 8-column tiles holds keys 4t .. 4t + 3 of 16: four adjacent elements of a
 // bias or mask row (score_mod.cuh). Q's rows keep their order.
 //
-// Rows are kPitch bytes apart, a multiple of 128. The 16-byte pieces of a row are permuted within each 128 bytes, so
-// that the eight rows that one ldmatrix phase reads hit eight different bank groups.
+// Rows are kPitch bytes apart, 64 or a multiple of 128. The 16-byte pieces of a row are permuted within each 128 bytes
+// (or within its 64), so that the eight rows that one ldmatrix phase reads hit eight different bank groups.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,15 @@ __device__ __forceinline__ int dealt_key(int tile, int index) { return 4 * (inde
 template <int ROWS, int ROW_BYTES, bool DEALT>
 struct Panel {
   static constexpr int kPieces = ROW_BYTES / 16;
-  static constexpr int kPitch = (ROW_BYTES + 127) / 128 * 128;
+  static constexpr int kPitch = ROW_BYTES <= 64 ? 64 : (ROW_BYTES + 127) / 128 * 128;
   static constexpr int kBytes = ROWS * kPitch;
 
   // What a row's piece numbers are permuted with; differs among eight rows that are read together. The exclusive or of
   // what its rows' bits give.
-  static __device__ __forceinline__ constexpr int bank(int row) { return DEALT ? (row & 1) | (row >> 1 & 6) : row & 7; }
+  static __device__ __forceinline__ constexpr int bank(int row) {
+    if (kPitch == 64) return (DEALT ? row >> 2 : row >> 1) & 3;  // an odd row is in the other 64 bytes already
+    return DEALT ? (row & 1) | (row >> 1 & 6) : row & 7;
+  }
 
   static __device__ __forceinline__ uint32_t piece_offset(int row, int piece) {
     return row * kPitch + ((piece ^ bank(row)) << 4);

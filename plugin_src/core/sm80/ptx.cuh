@@ -60,6 +60,10 @@ __device__ __forceinline__ uint4 load_shared_u128(uint32_t smem) {
   return v;
 }
 
+__device__ __forceinline__ void load_shared_u64(uint32_t (&v)[2], uint32_t smem) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(smem));
+}
+
 __device__ __forceinline__ void store_shared_u32(uint32_t smem, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(smem), "r"(value) : "memory");
 }

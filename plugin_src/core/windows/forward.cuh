@@ -1,12 +1,14 @@
 // Attention of very many small windows: tens of thousands of problems of up to 64 queries and keys, where what counts
 // is that no instruction and no wait is wasted between reading Q, K and V and writing the output.
 //
+//   a thread block copies its head's bias to shared memory, where all windows share it
 //   each warp, for every window that it gets, on its own:
-//     copy Q, K and V of the window after this one to shared memory
-//     for each 16 rows of this one:
+//     copy Q, K and V to shared memory
+//     for each 16 rows:
 //       S = softcap(scale Q K^T) + bias, masked     P = softmax(S), at once: all keys are there     O = P V
 //
-// Windows go to warps in turn, heads first, so that what is read at the same time lies side by side.
+// A thread block has one head and some of the batch. Neighbouring blocks have neighbouring heads, so that what is read
+// at the same time lies side by side.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "../sm80/products.cuh"
 #include "../sm80/scores.cuh"
 #include "config.cuh"
+#include "staged_bias.cuh"
 
 namespace ortflash::windows {
 
@@ -85,9 +88,10 @@ __device__ __forceinline__ void store_output(const KernelParams& p, int batch, c
   }
 }
 
-// One window whose Q, K and V are in `stage`.
+// One window whose Q, K and V are in `stage`. bias: where the head's is staged, if it is.
 template <class C>
-__device__ __forceinline__ void attend(const KernelParams& p, int batch, int head, uint32_t stage) {
+__device__ __forceinline__ void attend(const KernelParams& p, int batch, int head, uint32_t stage, uint32_t bias,
+                                       bool staged) {
   const int lane = threadIdx.x;
   const KeyRange keys(p, batch);
   const uint32_t k_lane = stage + sm80::key_lane<typename C::KeyPanel>(lane);
@@ -98,13 +102,14 @@ __device__ __forceinline__ void attend(const KernelParams& p, int batch, int hea
   for (RowTile tile{head, 0, p.q_len}; tile.first < p.q_len; tile.first += 16) {
     decode::ScoreTerms<C> terms(p, tile, batch, lane);
     const int lane_key = lane % 4 * 4;
-    terms.load(p, lane_key);
+    terms.load(p, lane_key, /*with_bias=*/!staged);
 
     sm80::Scores<C> s = {};
     const auto load_query = [&](int, int step, uint32_t (&raw)[4]) {
       sm80::ldmatrix_x4(raw, sm80::at_block(q_lane, step) + tile.first * C::QueryPanel::kPitch);
     };
     sm80::multiply_query_key<C::MATH, typename C::KeyPanel, C::STEPS>(s, load_query, k_lane);
+    if (staged) load_staged<C>(terms.bias.words, bias, tile.first + lane / 4, lane);
     terms.apply(s, p, lane_key);
     if (!TileRange(keys, tile.first, min(tile.first + 16, p.q_len) - 1).clean(0, C::KEYS)) {
       decode::exclude_outside<C>(s, keys, tile, 0, lane);
@@ -131,27 +136,32 @@ __device__ __forceinline__ void attend(const KernelParams& p, int batch, int hea
   }
 }
 
-// Thread block (32, WARPS); a grid that fills the GPU once.
+// Thread block (32, WARPS); the grid is heads by parts of the batch, heads fastest.
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(const __grid_constant__ KernelParams p) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  const uint32_t ring = sm80::smem_address(smem) + threadIdx.y * C::RING_SMEM;
-  const unsigned windows = static_cast<unsigned>(p.batch) * p.num_heads, step = gridDim.x * C::WARPS;
-  const auto copy = [&](unsigned window, uint32_t stage) {
-    if (window < windows) copy_window<C>(p, window / p.num_heads, window % p.num_heads, stage);
+  const uint32_t bias = sm80::smem_address(smem), ring = bias + C::BIAS_SMEM + threadIdx.y * C::RING_SMEM;
+  const int head = blockIdx.x % p.num_heads, step = gridDim.x / p.num_heads * C::WARPS;
+  const auto copy = [&](int batch, uint32_t stage) {
+    if (batch < p.batch) copy_window<C>(p, batch, head, stage);
     sm80::cp_async_commit();
   };
 
-  unsigned window = blockIdx.x * C::WARPS + threadIdx.y;
+  int batch = blockIdx.x / p.num_heads * C::WARPS + threadIdx.y;
 #pragma unroll
-  for (int i = 0; i < C::STAGES - 1; ++i) copy(window + i * step, ring + i * C::STAGE_SMEM);
+  for (int i = 0; i < C::STAGES - 1; ++i) copy(batch + i * step, ring + i * C::STAGE_SMEM);
+  const bool staged = is_shared_bias(p);
+  if (staged) {
+    stage_bias<C>(p, head, bias);
+    __syncthreads();  // all of the bias is there
+  }
   uint32_t stage = ring, free_stage = ring + C::RING_SMEM - C::STAGE_SMEM;
-  for (; window < windows; window += step) {
+  for (; batch < p.batch; batch += step) {
     __syncwarp();  // all lanes are done with the stage that is free
-    copy(window + (C::STAGES - 1) * step, free_stage);
+    copy(batch + (C::STAGES - 1) * step, free_stage);
     sm80::cp_async_wait<C::STAGES - 1>();  // this lane's share of the window is there
     __syncwarp();                          // so are the others'
-    attend<C>(p, window / p.num_heads, window % p.num_heads, stage);
+    attend<C>(p, batch, head, stage, bias, staged);
     free_stage = stage;
     stage = stage + C::STAGE_SMEM == ring + C::RING_SMEM ? ring : stage + C::STAGE_SMEM;
   }

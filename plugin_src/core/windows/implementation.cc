@@ -17,6 +17,9 @@ namespace {
 // Below this many windows, several warps to a window are faster than one.
 constexpr int64_t kFewWindows = 256;
 constexpr int64_t kManyWindows = int64_t{1} << 30;
+// A warp gets several windows where the GPU is filled at least so often all the same: what a thread block does first,
+// such as fetching the bias, is shared by them.
+constexpr int64_t kWaves = 2, kMostWindows = 8;
 constexpr int kReservedBytes = 1024;  // of shared memory, which CUDA takes for each thread block
 
 // The first kernel that takes the call, or null.
@@ -62,11 +65,12 @@ Status forward(const AttentionParams& params, const Execution& execution) {
       "asking for shared memory");
   if (!status.ok()) return status;
   const int by_memory = (gpu->shared_bytes + kReservedBytes) / (kernel.shared_bytes + kReservedBytes);
-  const int64_t full = int64_t{1} * gpu->multiprocessors * std::min(kernel.blocks, by_memory);
-  const int64_t wanted = (params.batch * params.num_heads + kernel.warps - 1) / kernel.warps;
+  const int64_t warps = int64_t{1} * gpu->multiprocessors * std::min(kernel.blocks, by_memory) * kernel.warps;
+  const int64_t windows = std::clamp<int64_t>(params.batch * params.num_heads / (kWaves * warps), 1, kMostWindows);
+  const int64_t parts = (params.batch + kernel.warps * windows - 1) / (kernel.warps * windows);
   void* arguments[] = {&p};
   return cuda_status(
-      cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(std::min(full, wanted))), dim3(32, kernel.warps),
+      cudaLaunchKernel(kernel.function, dim3(static_cast<unsigned>(params.num_heads * parts)), dim3(32, kernel.warps),
                        arguments, kernel.shared_bytes, static_cast<cudaStream_t>(execution.stream)),
       kernel.name);
 }

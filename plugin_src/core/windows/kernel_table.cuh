@@ -4,6 +4,10 @@
 #include "forward.cuh"
 #include "kernels.h"
 
+#ifndef WINDOWS_STAGES
+#define WINDOWS_STAGES 1
+#endif
+
 namespace ortflash::windows {
 
 template <class C>
@@ -17,8 +21,10 @@ Kernel make_kernel(const char* name) {
 template <sm80::Math MATH>
 KernelList kernels() {
   static const Kernel kernels[] = {
-      make_kernel<Config<MATH, 64, 32, 4, 2, 2>>("windows-32-d64"),
-      make_kernel<Config<MATH, 64, 64, 2, 2, 2>>("windows-64-d64"),
+      make_kernel<Config<MATH, 32, 32, 4, WINDOWS_STAGES, 4>>("windows-32-d32"),
+      make_kernel<Config<MATH, 32, 64, 4, WINDOWS_STAGES, 4 / WINDOWS_STAGES>>("windows-64-d32"),
+      make_kernel<Config<MATH, 64, 32, 4, WINDOWS_STAGES, 4 / WINDOWS_STAGES>>("windows-32-d64"),
+      make_kernel<Config<MATH, 64, 64, 4 / WINDOWS_STAGES, WINDOWS_STAGES, 2>>("windows-64-d64"),
   };
   return {kernels, sizeof(kernels) / sizeof(kernels[0])};
 }
