@@ -149,9 +149,8 @@ def _row(
             time_ms,
             error=worst,
             peak_bytes=held[name].peaks.get(length),
-            attention_ms=attention_ms(
-                name, {other: found.gpu[length] for other, found in held.items() if length in found.gpu}
-            ),
+            attention_ms=attention_ms(name, {n: each.gpu[length] for n, each in held.items() if length in each.gpu}),
+            note=held[name].reason,
         )
     return Row(f"{path.stem}, B {batch}, S {length}", figures, {"batch": batch, "length": length})
 
@@ -217,7 +216,7 @@ class Held:
     peaks: dict[int, int] = field(default_factory=dict)
     gpu: dict[int, GpuTime] = field(default_factory=dict)
     reason: str = ""
-    """Why lengths are missing."""
+    """Why something is missing."""
 
 
 def attention_ms(name: str, times: Mapping[str, GpuTime]) -> float | None:

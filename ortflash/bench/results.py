@@ -37,7 +37,7 @@ class Figure:
     attention_ms: float | None = None
     """Of a whole model: what its attention nodes take of the time."""
     note: str = ""
-    """Which kernel ran, or why the candidate has no time (then ``time_ms`` is NaN)."""
+    """Which kernel ran, or why the candidate has no time (then ``time_ms`` is NaN) or not all that belongs to it."""
 
     @property
     def ran(self) -> bool:
