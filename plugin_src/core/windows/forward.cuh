@@ -140,30 +140,20 @@ __device__ __forceinline__ void attend(const KernelParams& p, int batch, int hea
 template <class C>
 __global__ void __launch_bounds__(C::THREADS, C::MIN_BLOCKS) forward_kernel(const __grid_constant__ KernelParams p) {
   extern __shared__ __align__(1024) uint8_t smem[];
-  const uint32_t bias = sm80::smem_address(smem), ring = bias + C::BIAS_SMEM + threadIdx.y * C::RING_SMEM;
+  const uint32_t bias = sm80::smem_address(smem), window = bias + C::BIAS_SMEM + threadIdx.y * C::WINDOW_SMEM;
   const int head = blockIdx.x % p.num_heads, step = gridDim.x / p.num_heads * C::WARPS;
-  const auto copy = [&](int batch, uint32_t stage) {
-    if (batch < p.batch) copy_window<C>(p, batch, head, stage);
-    sm80::cp_async_commit();
-  };
-
-  int batch = blockIdx.x / p.num_heads * C::WARPS + threadIdx.y;
-#pragma unroll
-  for (int i = 0; i < C::STAGES - 1; ++i) copy(batch + i * step, ring + i * C::STAGE_SMEM);
   const bool staged = is_shared_bias(p);
   if (staged) {
     stage_bias<C>(p, head, bias);
     __syncthreads();  // all of the bias is there
   }
-  uint32_t stage = ring, free_stage = ring + C::RING_SMEM - C::STAGE_SMEM;
-  for (; batch < p.batch; batch += step) {
-    __syncwarp();  // all lanes are done with the stage that is free
-    copy(batch + (C::STAGES - 1) * step, free_stage);
-    sm80::cp_async_wait<C::STAGES - 1>();  // this lane's share of the window is there
-    __syncwarp();                          // so are the others'
-    attend<C>(p, batch, head, stage, bias, staged);
-    free_stage = stage;
-    stage = stage + C::STAGE_SMEM == ring + C::RING_SMEM ? ring : stage + C::STAGE_SMEM;
+  for (int batch = blockIdx.x / p.num_heads * C::WARPS + threadIdx.y; batch < p.batch; batch += step) {
+    __syncwarp();  // all lanes are done with the window before
+    copy_window<C>(p, batch, head, window);
+    sm80::cp_async_commit();
+    sm80::cp_async_wait<0>();  // this lane's share is there
+    __syncwarp();              // so are the others'
+    attend<C>(p, batch, head, window, bias, staged);
   }
 }
 

@@ -79,15 +79,9 @@ Status forward(const AttentionParams& params, const Execution& execution) {
 
 Implementation implementation() {
   constexpr uint32_t kLeftToOthers = kFeatureFloat32 | kFeaturePrecise | kFeatureDropout | kFeatureBlockMask;
-  return {"windows",
-          kAllFeatures & ~kLeftToOthers,
-          64,
-          sm80::implementation().hardware,
-          accepts,
-          workspace_size,
-          forward,
-          describe,
-          [](const AttentionParams&) { return true; }};  // until it has been timed against sm80's kernels
+  return {
+      "windows", kAllFeatures & ~kLeftToOthers, 64, sm80::implementation().hardware, accepts, workspace_size, forward,
+      describe};
 }
 
 }  // namespace ortflash::windows
