@@ -82,7 +82,7 @@ def test_densities_are_drawn(tmp_path: Path) -> None:
     rows = tuple(
         Row(
             f"1/{one_in}, {what}",
-            {OURS: Figure(8.0 / one_in), density.PEER: Figure(6.0)},
+            {OURS: Figure(8.0 / one_in), **dict.fromkeys(density.PEERS, Figure(6.0))},
             {"length": 16384, "head_size": 64, "density": 1 / one_in, "pass": what},
         )
         for what in ("forward", "backward")
