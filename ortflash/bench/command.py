@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -255,8 +256,17 @@ def _finish(name: str, rows: list[Row], device: str, threads: int, protocol: str
 
 def _write(name: str, rows: list[Row], device: str, threads: int, protocol: str, folder: Path) -> Path:
     """The JSON; a grid writes it after every row, so that a run that is cut off leaves what it has measured."""
-    command = " ".join(["ortflash", *sys.argv[1:]])
-    return Benchmark(name, command, _machine(device, threads), protocol, tuple(rows)).save(folder)
+    return Benchmark(name, _command(sys.argv[1:]), _machine(device, threads), protocol, tuple(rows)).save(folder)
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """The command line as a reader would repeat it: without the folder that the results went to."""
+    kept = [
+        shlex.quote(text)
+        for before, text in zip(["", *arguments], arguments, strict=False)
+        if not {before, text} & {"-o", "--output"}
+    ]
+    return " ".join(["ortflash", *kept])
 
 
 @functools.cache
