@@ -25,7 +25,7 @@ from .errors import OrtflashError
 from .extract import Cutter, Piece, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.external_data import values_of
-from .graph_tools.normal_form import AttentionForm
+from .graph_tools.normal_form import AttentionForm, ScoreTerm
 from .graph_tools.op_schema import schema
 from .graph_tools.rearrange import from_pattern
 from .graph_tools.scopes import Scope, all_scopes
@@ -423,8 +423,18 @@ def draw(
             changed = True
         elif values[name].dtype == np.dtype(bool):
             drawn[name] = rng.random(values[name].shape) < 0.7
+            if form is not None and (form.guard != "none" or term.fill != -math.inf):
+                _mask_one_row(drawn[name], form, term)
             changed = True
     return drawn if changed else None
+
+
+def _mask_one_row(mask: npt.NDArray[np.bool_], form: AttentionForm, term: ScoreTerm) -> None:
+    """Let no key take part in the last row: there a fill of -inf and the lowest number differ."""
+    axes, keys = from_pattern(term.axes), tuple(form.op_axes.get("T", "t").split())
+    if keys in axes and len(axes) == mask.ndim > 1:
+        rows = np.moveaxis(mask, axes.index(keys), -1)
+        rows[(-1,) * (mask.ndim - 1)] = term.inverted
 
 
 def run_in_float64(model: ModelProto, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float64]]:

@@ -122,6 +122,18 @@ def test_a_term_that_follows_from_what_else_is_read_is_not_drawn() -> None:
     assert check(model, block.edit(), feed).passed
 
 
+def test_a_fill_that_only_an_empty_row_shows_is_caught() -> None:
+    """The type's lowest value leaves an empty row the mean of the values, and -inf leaves it 0."""
+    model = model_of(Block(mask=True))
+    [fill] = [tensor for tensor in model.graph.initializer if tensor.name == "fill"]
+    fill.CopyFrom(numpy_helper.from_array(np.array(np.finfo(np.float32).min), "fill"))
+    rewritten = ortflash.rewrite(model).model
+    assert api.verify(model, rewritten).passed
+    next(one for one in flash_calls(rewritten)[0].attribute if one.name == "mask_fill").f = -np.inf
+    result = api.verify(model, rewritten)
+    assert not result.sites[0].passed
+
+
 def test_a_constant_mask_is_not_drawn() -> None:
     """Causal but for one key: the edit says causal, and the constant says the rest."""
     block = Block(mask=True)
