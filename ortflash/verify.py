@@ -26,7 +26,7 @@ from .extract import Cutter, Piece, standalone
 from .graph_tools.edits import SiteEdit
 from .graph_tools.external_data import values_of
 from .graph_tools.normal_form import AttentionForm, ScoreTerm
-from .graph_tools.op_schema import schema
+from .graph_tools.op_schema import node_attributes, schema
 from .graph_tools.rearrange import from_pattern
 from .graph_tools.scopes import Scope, all_scopes
 from .inputs import Feed
@@ -63,8 +63,9 @@ class SiteCheck:
     """Why it couldn't be compared at all; "" where it could."""
     unreached_window: int = 0
     """A window of the fused op, in keys, that no run was long enough to show; 0 where there is none."""
+    rows: int = 0
     keys: int = 0
-    """The longest key sequence that it was compared on, where that is known."""
+    """The most queries and keys that it was compared on, where that is known."""
 
     @property
     def passed(self) -> bool:
@@ -272,19 +273,20 @@ class Verifier:
         fused = rewritten.cut(edit.site.graph, edit.border.values(), [edit.replaces])
         fixed = self._contradicting(edit, original)
         comparisons = []
-        window, keys = _largest_window(fused), 0
+        rows, keys = 0, 0
         for number in range(len(self.feeds)):
             names = dict.fromkeys((*original.border, *original.extra_inputs, *fused.extra_inputs))
             values = self._values(edit, names, number)
-            keys = max(keys, _key_length(edit, values))
+            rows = max(rows, _length(edit, values, "query", "S"))
+            keys = max(keys, _length(edit, values, "key", "T"))
             for terms in ("observed", "drawn"):
                 drawn = draw(edit, values, np.random.default_rng(self.seed), terms=terms == "drawn", fixed=fixed)
                 if drawn is None:
                     continue
                 exact = _scores_of(edit, drawn) <= LARGEST_SCORES
                 comparisons.append(self._compare_pieces(original, fused, rewritten.model, drawn, exact=exact))
-        unreached = window if 0 < keys <= window + 1 else 0
-        return SiteCheck(edit.site.name, tuple(comparisons), unreached_window=unreached, keys=keys)
+        unreached = _unreached_window(fused, rows, keys)
+        return SiteCheck(edit.site.name, tuple(comparisons), unreached_window=unreached, rows=rows, keys=keys)
 
     def _contradicting(self, edit: SiteEdit, original: Piece) -> set[str]:
         """Terms that can't be drawn: constants, whose values the edit may rest on, and those with sources in common.
@@ -469,7 +471,7 @@ def notes_of(sites: Sequence[SiteCheck], outputs: Sequence[OutputCheck]) -> tupl
         if check.unreached_window:
             notes.append(
                 f"Site {check.site!r}: no run was long enough to show its window of {check.unreached_window} keys; the "
-                f"longest had {check.keys}. Give longer ones with --shape or --inputs."
+                f"longest had {check.rows} queries and {check.keys} keys. Give longer ones with --shape or --inputs."
             )
     for output in outputs:
         if output.comparison.empty_rows:
@@ -502,21 +504,30 @@ def _scores_of(edit: SiteEdit, values: Values) -> int:
     return rows * max(1, key_rows // max(1, separate))
 
 
-def _key_length(edit: SiteEdit, values: Values) -> int:
-    """T; 0 where the border doesn't tell."""
+def _length(edit: SiteEdit, values: Values, role: str, axis: str) -> int:
+    """S of the query or T of the key; 0 where the border doesn't tell."""
     form = edit.site.form
-    if form is None or "key" not in edit.border:
+    if form is None or role not in edit.border:
         return 0
-    letters = tuple(form.op_axes.get("T", "t").split())
-    shape: tuple[int, ...] = values[edit.border["key"]].shape
-    axes = from_pattern(form.key.axes)
+    letters = tuple(form.op_axes.get(axis, axis.lower()).split())
+    shape: tuple[int, ...] = values[edit.border[role]].shape
+    axes = from_pattern((form.query if role == "query" else form.key).axes)
     return shape[axes.index(letters)] if len(axes) == len(shape) and letters in axes else 0
 
 
-def _largest_window(piece: Piece) -> int:
-    """The widest finite window of the piece's FlashAttention nodes, in keys; 0 where there is none."""
-    calls = [node for node in piece.nodes if schema().matches(node)]
-    return max([0, *(widest_window({one.name: one.i for one in call.attribute}) for call in calls)])
+def _unreached_window(piece: Piece, rows: int, keys: int) -> int:
+    """A finite window of the piece's FlashAttention nodes that no row of so many feels; 0 where there is none.
+
+    Rows count from the first key on, or with ``bottom_right`` up to the last one.
+    """
+    unreached = 0
+    for call in (node for node in piece.nodes if schema().matches(node)):
+        attributes = node_attributes(call)
+        aligned = keys if attributes.get("causal_alignment") == "bottom_right" else rows
+        for name, reach in (("window_left", aligned), ("window_right", keys)):
+            if 0 < reach <= attributes.get(name, -1) + 1:
+                unreached = max(unreached, attributes[name])
+    return unreached
 
 
 def widest_window(attributes: Mapping[str, Any]) -> int:

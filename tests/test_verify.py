@@ -287,7 +287,20 @@ def test_a_window_that_no_run_reaches_is_said() -> None:
     [note] = result.notes
     assert note.startswith("Site 'weights_node': no run was long enough to show its window of 100000 keys; the longest")
     [note] = api.verify(model, with_window(model, 12), shapes={"query": (2, 2, 13, 8)}).notes
-    assert "its window of 12 keys; the longest had 13" in note
+    assert "its window of 12 keys; the longest had 13 queries and 13 keys" in note
+
+
+def test_a_window_that_few_queries_never_feel_is_said() -> None:
+    """Cross attention of 5 queries, counted from the first key on."""
+    model = model_of(Block())
+    for value in (*model.graph.input, *model.graph.output):
+        dim = value.type.tensor_type.shape.dim[2]
+        if value.name in ("query", "output"):
+            dim.dim_value = 5
+    result = api.verify(model, with_window(model, 20))
+    assert result.passed
+    [note] = result.notes
+    assert "its window of 20 keys; the longest had 5 queries and 291 keys" in note
 
 
 def positions_added(rows: int) -> ModelProto:
