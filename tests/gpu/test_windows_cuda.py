@@ -1,4 +1,4 @@
-"""The kernels for small windows by name: the shared cases that are small enough, with many times their batch."""
+"""The kernels for small windows: the shared cases that are small enough, with many times their batch, by name."""
 
 from __future__ import annotations
 
@@ -64,3 +64,12 @@ def test_few_or_large_windows_are_left_to_others() -> None:
         run(replace(WINDOW, batch=100), implementation="windows")
     with pytest.raises(core.CoreUnsupportedError, match="65 queries"):
         run(replace(WINDOW, q_len=65), implementation="windows")
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "taken"), [(256, 4, True), (255, 4, False), (3, 400, False), (4, 400, True)]
+)
+def test_who_takes_windows_by_itself(batch: int, heads: int, taken: bool) -> None:
+    shape = (batch, heads, 49, 32)
+    views = {name: core.TensorView.contiguous(256, "float16", shape) for name in ("query", "key", "value", "output")}
+    assert core.library().describe(core.make_params(views), "cuda").startswith("windows") == taken
